@@ -15,7 +15,6 @@ from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS
 from gpushmem.ops.row import READS
 from gpushmem.simt.compiler import target
-from gpushmem.simt.compiler.kept import KeptDispatcher
 from gpushmem.simt.grid import entry
 
 pytestmark = pytest.mark.cpu_backend
@@ -105,7 +104,7 @@ def test_what_nobody_observes_costs_nothing(lowered, monkeypatch, name):
     array = types.Array(types.int64, 1, "C")
     signature = array, array, types.int64
     op = OPS[name]
-    plain = Operation(op, lambda: KeptDispatcher(lowering.BODIES[op.base], f"alone {name}"))
+    plain = Operation(op, lambda: target.device(lowering.BODIES[op.base]))
     lowered(name, *hook.OBSERVERS)
     observed = machine_code(kernel_of(name), *signature)
     monkeypatch.setitem(target.names, op.function, plain)

@@ -184,3 +184,18 @@ def test_threads_may_look_at_a_device_function_at_the_same_time():
     with ThreadPoolExecutor(4) as threads:
         seen = [*threads.map(lambda _: [each.overloads for each in functions], range(4))]
     assert seen == [[{}] * len(functions)] * 4
+
+
+def test_quick_code_begins_with_what_has_been_reduced():
+    """Optimised code does not: LLVM's optimiser makes the better of what Numba has written."""
+
+    def total(n):
+        found = 0
+        for k in range(n):
+            found += k
+        return found
+
+    made = KeptDispatcher(total, "total").compile_device((types.int64,))
+    quick, optimised = (str(made.library.linked(quick=quick)) for quick in (True, False))
+    assert optimised.count(" = alloca ") > 2 * quick.count(" = alloca ")
+    assert len(optimised) > 2 * len(quick)

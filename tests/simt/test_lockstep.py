@@ -1,5 +1,6 @@
 """Kernels that wait, as loops from wait to wait: the same as on fibers, whatever the threads do."""
 
+import re
 import time
 
 import llvmlite.binding as llvm
@@ -11,7 +12,7 @@ from numba import types as cuda_types
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.simt.base.contexts import new_context
-from gpushmem.simt.blocks import analysis
+from gpushmem.simt.blocks import analysis, code
 from gpushmem.simt.grid.entry import ONE, ROW, ROWS
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.waits import waits
@@ -629,3 +630,56 @@ def test_texts_that_look_like_attributes_stay_as_they_are(capfd):
     running()
     assert running.entry.kind == "lockstep"
     assert capfd.readouterr().out == "attributes #0 = { noinline optnone }\n"
+
+
+INSTRUCTIONS = """
+define {i64, i1} @f(i32 %a, i64 %b, float %x, ptr %p, i1 %c, {i32, [2 x i8]} %s, <2 x float> %v) {
+entry:
+  %1 = add nuw nsw i32 %a, 1
+  %2 = or disjoint i64 %b, 8
+  %3 = fmul fast float %x, %x
+  %4 = fneg nnan float %3
+  %5 = icmp samesign ult i32 %1, %a
+  %6 = load volatile ptr, ptr %p, align 8
+  %7 = load atomic i64, ptr %p seq_cst, align 8
+  %8 = zext nneg i32 %1 to i64
+  %9 = select i1 %5, ptr %6, ptr %p
+  %10 = atomicrmw volatile add ptr %p, i32 1 monotonic
+  %11 = atomicrmw add ptr getelementptr (i8, ptr @g, i64 8), i64 1 monotonic
+  %12 = cmpxchg weak ptr %p, i64 %2, i64 %8 acq_rel monotonic
+  %13 = extractvalue {i32, [2 x i8]} %s, 1
+  %14 = insertvalue {i32, [2 x i8]} %s, i32 %1, 0
+  %15 = freeze i64 %7
+  %16 = tail call noundef i64 @h(i64 %15, ptr %9)
+  %17 = call range(i32 0, 5) i32 @k()
+  %18 = fadd <2 x float> %v, %v
+  %19 = extractelement <2 x float> %18, i32 0
+  %20 = getelementptr inbounds nuw i8, ptr %p, i64 %16
+  %21 = alloca [4 x i32], align 4
+  %22 = ptrtoint ptr %20 to i64
+  store i32 %10, ptr %21, align 4
+  fence seq_cst
+  switch i32 %a, label %one [ i32 7, label %two ]
+one:
+  br label %two
+two:
+  %23 = phi {i64, i1} [ %12, %one ], [ zeroinitializer, %entry ]
+  ret {i64, i1} %23
+}
+@g = external global [2 x i64]
+declare i64 @h(i64, ptr)
+declare i32 @k()
+"""
+
+
+def test_types_are_read_from_the_text_as_llvm_has_them():
+    module = llvm.parse_assembly(re.sub(r"%(\d+)", r"%v\1", INSTRUCTIONS), new_context())
+    theirs = [str(i.type) for b in module.get_function("f").blocks for i in b.instructions]
+    blocks = code._blocks(code._whole_lines(iter(str(module.get_function("f")).splitlines())))
+    ours = [inst.type for block in blocks.values() for inst in block.insts]
+    unknown = {k for k, kind in enumerate(ours) if not kind}
+    assert [theirs[k] for k in range(len(ours)) if k not in unknown] == [t for t in ours if t]
+    assert len(ours) == len(theirs) == 28
+    assert len(unknown) == 5  # a constant expression, a range, one of an aggregate's, vectors
+    read = code.read(module, "f")
+    assert [inst.type for block in read for inst in block.insts] == theirs

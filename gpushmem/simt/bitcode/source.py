@@ -21,6 +21,7 @@ import llvmlite.binding as llvm
 
 from gpushmem import store
 from gpushmem.errors import BackendUnavailable
+from gpushmem.simt.base import passes
 from gpushmem.simt.base.contexts import new_context
 
 __all__ = ["NAME", "NO_METADATA", "Facts", "Source", "unquoted"]
@@ -199,12 +200,7 @@ def _module(text: str, root: str) -> Any:
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != root:
             value.linkage = "internal"
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    passes = llvm.create_new_module_pass_manager()
-    for add in (
-        passes.add_sccp_pass, passes.add_simplify_cfg_pass, passes.add_dead_code_elimination_pass,
-        passes.add_global_dead_code_eliminate_pass,
-    ):  # fmt: skip
-        add()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(1)))
+    passes.over_module(
+        module, ("sccp", "simplify_cfg", "dead_code_elimination", "global_dead_code_eliminate")
+    )
     return module

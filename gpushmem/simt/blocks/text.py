@@ -67,7 +67,6 @@ class Block:
         return self.insts[-1]
 
 
-_aggregate = re.compile(r"[<\[{]")
 _scalar = re.compile(r"(?:i\d+|half|bfloat|float|double|void|ptr(?: addrspace\(\d+\))?)(?![\w.])")
 _MARKS = {  # what may be between an opcode and its type
     "nuw", "nsw", "exact", "disjoint", "samesign", "fast", "nnan", "ninf", "nsz", "arcp",
@@ -118,11 +117,11 @@ def _type_at(text: str) -> str | None:
     found = _scalar.match(text)
     if found:
         return found[0]
-    if not _aggregate.match(text):
+    if not text.startswith(("[", "{")):
         return None
     depth = 0
     for k, letter in enumerate(text):
-        depth += (letter in "<[{") - (letter in ">]}")
+        depth += (letter in "[{") - (letter in "]}")
         if depth == 0:
             return text[: k + 1]
     return None

@@ -8,6 +8,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from gpushmem.simt.base import passes
 from gpushmem.simt.blocks.analysis import Analysis
 from gpushmem.simt.blocks.code import Function, read
 from gpushmem.simt.blocks.emit import resume_codes
@@ -168,16 +169,8 @@ def _prepare(body: Any, name: str, within: set[str], mets: dict[str, Any]) -> No
     for function in body.functions:
         if not function.is_declaration and function.name != name:
             function.linkage = "external" if function.name in kept else "internal"
-    target = llvm.Target.from_default_triple().create_target_machine()
-    builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=1))
-    whole = llvm.create_new_module_pass_manager()
-    whole.add_always_inliner_pass()
-    whole.add_global_dead_code_eliminate_pass()
-    whole.run(body, builder)
-    kernel = llvm.create_new_function_pass_manager()
-    for step in PASSES:
-        getattr(kernel, f"add_{step}_pass")()
-    kernel.run(body.get_function(name), builder)
+    passes.over_module(body, ("always_inliner", "global_dead_code_eliminate"))
+    passes.over_functions([body.get_function(name)], PASSES)
     for function in body.functions:
         if not function.is_declaration and function.name in kept:
             function.linkage = "internal"

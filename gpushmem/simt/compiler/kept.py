@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 from llvmlite.binding import Linkage
 from numba.cuda import types
 from numba.cuda.compiler import CUDACompileResult
@@ -24,6 +23,7 @@ from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
 from gpushmem.artifacts.fingerprint import digest_of
 from gpushmem.artifacts.toolchain import engine
+from gpushmem.simt.base import passes
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import (
@@ -225,33 +225,18 @@ def _merged(cres: Any, key: str) -> Code:
     )
 
 
-# Each kernel that calls the function would begin with these: Numba keeps every value in memory.
-# None of them moves, doubles or joins calls, of which some are meetings of threads.
-PASSES = "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "dead_code_elimination"
-
-
 def _reduce(module: Any) -> None:
-    """Put what is internal where it is called, and take away what each kernel would take away.
+    """Put what is internal where it is called, and do once what each kernel would begin with.
 
     For the quick tier: from such code LLVM's optimiser makes small all-reduces that are slower.
     """
     for function in module.functions:
-        if function.linkage == Linkage.internal and b"noinline" not in b" ".join(
-            function.attributes
-        ):
+        attributes = b" ".join(function.attributes)
+        if function.linkage == Linkage.internal and b"noinline" not in attributes:
             function.add_function_attribute("alwaysinline")
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(1))
-    whole = llvm.create_new_module_pass_manager()
-    whole.add_always_inliner_pass()
-    whole.add_global_dead_code_eliminate_pass()
-    whole.run(module, builder)
-    each = llvm.create_new_function_pass_manager()
-    for step in PASSES:
-        getattr(each, f"add_{step}_pass")()
-    for function in module.functions:
-        if not function.is_declaration:
-            each.run(function, builder)
+    passes.over_module(module, ("always_inliner", "global_dead_code_eliminate"))
+    defined = [function for function in module.functions if not function.is_declaration]
+    passes.over_functions(defined, passes.SIMPLIFYING)
 
 
 def _linkable(code: Code) -> Any:

@@ -30,7 +30,7 @@ from numba.cuda import types
 from gpushmem.artifacts import notice
 from gpushmem.artifacts.limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
-from gpushmem.simt.base import fiber, printing
+from gpushmem.simt.base import fiber, passes, printing
 from gpushmem.simt.base.externals import suppliers, supply
 from gpushmem.simt.base.layout import BLOCK as BLOCK_FIELDS
 from gpushmem.simt.base.layout import FIBER, FRAME_ALIGN, LAUNCH, SPREAD, THREAD
@@ -115,13 +115,10 @@ LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
 
 
 _optnone = re.compile(r"^(attributes #\d+ = \{.*) optnone\b", re.MULTILINE)
-ALONE_PASSES = (
-    "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "dead_code_elimination"
-)  # fmt: skip
 # Of what is to be compiled quickly; the machine code then is made without optimisation, which takes
 # a tenth of the time. On O1 with such machine code LLVM took twice as long, with none of these
 # passes three times as long: there is so much code then (docs/performance.md).
-QUICK_PASSES = "always_inliner", *ALONE_PASSES
+QUICK_PASSES = "always_inliner", *passes.SIMPLIFYING
 
 
 class EntryLibrary(CPUCodeLibrary):
@@ -168,11 +165,8 @@ class EntryLibrary(CPUCodeLibrary):
             )
 
     def _optimize_a_little(self) -> None:
-        options = llvm.create_pipeline_tuning_options(speed_level=0)
-        manager = llvm.create_new_module_pass_manager()
-        for step in QUICK_PASSES:
-            getattr(manager, f"add_{step}_pass")()
-        manager.run(self._final_module, llvm.create_pass_builder(self._machine(), options))
+        builder = passes.builder_for(self._machine(), speed_level=0)
+        passes.over_module(self._final_module, QUICK_PASSES, builder)
 
     def _machine(self) -> Any:
         return _quick_machine() if self.quick else self._codegen._tm
@@ -191,10 +185,7 @@ class EntryLibrary(CPUCodeLibrary):
         builder.getModulePassManager().run(module, builder)
         text = _optnone.sub(r"\1", str(module))
         self._final_module = module = llvm.parse_assembly(text, module._context)
-        manager = llvm.create_new_function_pass_manager()
-        for step in ALONE_PASSES:
-            getattr(manager, f"add_{step}_pass")()
-        manager.run(module.get_function(self.alone), builder)
+        passes.over_functions([module.get_function(self.alone)], passes.SIMPLIFYING, builder)
 
     def _finalize_final_module(self) -> None:
         notice.go_on()
