@@ -259,6 +259,35 @@ here:
 
 
 @apart
+def test_functions_that_are_seldom_called_are_read_when_one_is(tmp_path):
+    """One that a usual one calls is one of these, too."""
+    text = "".join(
+        f"define i32 @{name}(i32 %x) {{\n  %y = {value}\n  ret i32 %y\n}}\n"
+        for name, value in (
+            ("sum_of", "call i32 @usual(i32 %x)"), ("sum_in", "add i32 %x, 1"),
+            ("usual", "call i32 @sum_in(i32 %x)"),
+        )
+    )  # fmt: skip
+    bitcode = library(tmp_path, text, Facts(seldom="sum_.*"))
+    read = bitcode._source.__dict__
+    functions = [caller(bitcode, name, "i32", "i32") for name in ("usual", "sum_of")]
+
+    def launched(function):
+        def kernel(out):
+            out[0] = function(np.int32(3))
+
+        out = np.zeros(1, np.int64)
+        launch(kernel, 1, 1, out)
+        return out[0]
+
+    assert launched(functions[0]) == 4
+    assert {*read["usual"]} == {"@usual", "@sum_in"}
+    assert "texts" not in read
+    assert launched(functions[1]) == 4
+    assert {*read["texts"]} == {"@usual", "@sum_in", "@sum_of"}
+
+
+@apart
 def test_assembly_that_is_not_known_is_named(tmp_path):
     bitcode = library(tmp_path, asm("vadd4.u32.u32.u32 $0, $1, $1, $1;", "=r,r", "i32", "i32"))
     function = caller(bitcode, "f", "i32", "i32")

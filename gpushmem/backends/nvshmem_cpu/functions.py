@@ -38,6 +38,10 @@ FILE = "libnvshmem_device_sm_80.bc"
 VARIABLE = "nvshmemi_device_state_d"
 CALL = re.compile(r"(?P<result>retval = )?(?P<name>nvshmemx?_\w+)\((?P<arguments>[^;]*)\);")
 # The proxy carries what goes to other nodes: the code for other transports is left out.
+# Three quarters of the library's code are these, for each type; they take LLVM as long to read.
+COLLECTIVES = (
+    r"nvshmemx?_\w+_(reduce|reducescatter|broadcast|collect|fcollect|alltoalls?)(_warp|_block)?"
+)
 KNOWN = {(VARIABLE, offset(STATE, "selected_device_transport")): 0}
 
 
@@ -47,7 +51,7 @@ def library() -> Bitcode:
     for folder in nvidia.__path__:
         path = Path(folder, "nvshmem", "lib", FILE)
         if path.exists():
-            made = Bitcode(path, Facts(KNOWN, frozenset({VARIABLE})))
+            made = Bitcode(path, Facts(KNOWN, frozenset({VARIABLE}), COLLECTIVES))
             layout.check(made.types())
             return made
     raise BackendUnavailable(f"NVSHMEM is installed without its bitcode, nvshmem/lib/{FILE}")

@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,12 @@ class Facts:
 
     `known`: (variable, offset) -> the integer that is there as long as the process lives.
     `places`: the variables that are elsewhere, whose addresses the embedder's code gives.
+    `seldom`: a pattern for names of functions that are only read if a kernel calls one of them.
     """
 
     known: dict[tuple[str, int], int] = field(default_factory=dict)
     places: frozenset[str] = frozenset()
+    seldom: str = "(?!)"
 
 
 class Source:
@@ -86,11 +88,20 @@ class Source:
     def texts(self) -> dict[str, bytes]:
         """Its functions, variables and structures, by name, as compressed text of LLVM.
 
-        Made once: it takes a dozen seconds for the largest library there is.
+        Made once: it takes half a minute for the largest library there is.
         """
-        how = Path(__file__).read_bytes(), tuple(sorted(self.facts.known.items()))
+        return self._kept_texts("(?!)")
+
+    @cached_property
+    def usual(self) -> dict[str, bytes]:
+        """The same without what is seldom called: it takes a dozen seconds."""
+        return self._kept_texts(self.facts.seldom)
+
+    def _kept_texts(self, without: str) -> dict[str, bytes]:
+        how = Path(__file__).read_bytes(), tuple(sorted(self.facts.known.items())), without
         name = store.key("bitcode", self.digest, llvm.llvm_version_info, *how)
-        return store.get_or_build(name, self._split, pickle.dumps, pickle.loads)
+        build = partial(self._split, without)
+        return store.get_or_build(name, build, pickle.dumps, pickle.loads)
 
     def types(self) -> dict[str, str]:
         """Its structures: the definition of each, by name; kept for who needs no more."""
@@ -99,7 +110,7 @@ class Source:
         def build() -> dict[str, str]:
             return {
                 name[1:]: zlib.decompress(text).decode().partition(" = type ")[2]
-                for name, text in self.texts.items() if name[0] == "%"
+                for name, text in self.usual.items() if name[0] == "%"
             }  # fmt: skip
 
         return store.get_or_build(name, build, pickle.dumps, pickle.loads)
@@ -115,11 +126,16 @@ class Source:
         except OSError as error:
             raise BackendUnavailable(f"cannot read {self.path}: {error.strerror}") from error
 
-    def _split(self) -> dict[str, bytes]:
+    def _split(self, without: str) -> dict[str, bytes]:
         try:
-            text = str(llvm.parse_bitcode(self._read(), new_context()))
+            module = llvm.parse_bitcode(self._read(), new_context())
         except RuntimeError as error:
             raise BackendUnavailable(f"{self.path} is not LLVM bitcode: {error}") from error
+        left_out = [f for f in module.functions if re.fullmatch(without, f.name)]
+        if left_out:
+            _make_internal(left_out)
+            passes.over_module(module, ("global_dead_code_eliminate",))
+        text = str(module)
         parts = {unquoted(m[1] or m[2] or m[3]): m[0] for m in PART.finditer(text)}
         for name, part in parts.items():
             if any(f"@{of} to ptr), i64 {at})" in part for of, at in self.facts.known):
@@ -139,7 +155,8 @@ class Source:
 
     def needed_by(self, name: str) -> str:
         """A module of the function and of all that it needs, as text."""
-        if f"@{name}" not in self.texts:
+        texts = self.texts if re.fullmatch(self.facts.seldom, name) else self.usual
+        if f"@{name}" not in texts:
             raise BackendUnavailable(f"{self.path} has no function {name}")
         found: dict[str, str] = {}
         todo = [name]
@@ -147,29 +164,30 @@ class Source:
             wanted = todo.pop()
             if wanted in found:
                 continue
-            found[wanted] = text = self._text(wanted)
+            found[wanted] = text = self._text(wanted, texts)
             todo.extend(unquoted(n) for n in dict.fromkeys(REFERENCE.findall(text)))
         body = "\n".join(reversed(found.values()))
-        return str(_module("\n".join([*self._types_in(body), body]), name))
+        return str(_module("\n".join([*_types_in(body, texts), body]), name))
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, texts: dict[str, bytes]) -> str:
         """A function or variable."""
         if name in self.facts.places:
             return f"@{name} = external global i8"
-        if f"@{name}" not in self.texts:
+        if f"@{name}" not in texts:
             raise BackendUnavailable(f"{self.path} refers to {name} and does not have it")
-        return erased(zlib.decompress(self.texts[f"@{name}"]).decode())
+        return erased(zlib.decompress(texts[f"@{name}"]).decode())
 
-    def _types_in(self, text: str) -> Iterable[str]:
-        """The definitions of the structures that a text names."""
-        found: dict[str, str] = {}
-        todo = [text]
-        while todo:
-            for name in dict.fromkeys(map(unquoted, TYPE_NAME.findall(todo.pop()))):
-                if f"%{name}" in self.texts and name not in found:
-                    found[name] = zlib.decompress(self.texts[f"%{name}"]).decode()
-                    todo.append(found[name].partition("=")[2])
-        return found.values()
+
+def _types_in(text: str, texts: dict[str, bytes]) -> Iterable[str]:
+    """The definitions of the structures that a text names."""
+    found: dict[str, str] = {}
+    todo = [text]
+    while todo:
+        for name in dict.fromkeys(map(unquoted, TYPE_NAME.findall(todo.pop()))):
+            if f"%{name}" in texts and name not in found:
+                found[name] = zlib.decompress(texts[f"%{name}"]).decode()
+                todo.append(found[name].partition("=")[2])
+    return found.values()
 
 
 def unquoted(name: str) -> str:
@@ -197,10 +215,15 @@ def _declared(name: str, text: str) -> str:
 def _module(text: str, root: str) -> Any:
     """The module without the branches that are never taken, and what only these need."""
     module = llvm.parse_assembly(f"{text}\n{NO_METADATA}", new_context())
-    for value in [*module.functions, *module.global_variables]:
-        if not value.is_declaration and value.name != root:
-            value.linkage = "internal"
+    _make_internal(v for v in [*module.functions, *module.global_variables] if v.name != root)
     passes.over_module(
         module, ("sccp", "simplify_cfg", "dead_code_elimination", "global_dead_code_eliminate")
     )
     return module
+
+
+def _make_internal(values: Iterable[Any]) -> None:
+    """Let LLVM remove what of these nothing refers to."""
+    for value in values:
+        if not value.is_declaration:
+            value.linkage = "internal"
