@@ -68,7 +68,10 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted([*_MODULE_OF, *_operations()])
     if name in _MODULE_OF:
-        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        from gpushmem.garbage import seldom_collected  # noqa: PLC0415  (not needed to import it)
+
+        with seldom_collected():
+            value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     else:
         try:
             value = _operations()[name]

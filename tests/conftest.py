@@ -58,7 +58,7 @@ def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts with "&"
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    gc.set_threshold(20_000, 10, 20)  # compiling makes many objects, few of which are garbage
+    gc.set_threshold(100_000, 10, 20)  # compiling makes many objects, few of which are garbage
 
 
 def below_tests(path):
@@ -93,6 +93,18 @@ def tier(request):
         if below_tests(request.path).startswith(tiers.OPTIMISED):
             patch.setenv("GPUSHMEM_TIER", "full")
         yield
+
+
+def settings_here():
+    return {name: text for name, text in os.environ.items() if name.startswith("GPUSHMEM_")}
+
+
+@pytest.fixture(autouse=True)
+def settings_are_given_back():
+    """A command that is run in this process leaves later tests their settings."""
+    before = settings_here()
+    yield
+    assert settings_here() == before
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -85,12 +85,12 @@ def command(
     from gpushmem.start.launch.spawn import collect  # noqa: PLC0415  (heavy: not for --help)
 
     program = Program("module", (module, *args)) if module else Program("script", args)
-    settings.put("GPUSHMEM_TIER", "full")  # what is explained is the code that is optimised
     try:
         lacking = "" if no_gpu else _lacking()
         wanted = () if no_gpu or lacking else _archs(archs)
         work = partial(_in_a_pe, program.target(), wanted, names, threads, as_json)
-        outcome, found = collect(n_pes, work, backend="cpu")
+        with settings.putting(GPUSHMEM_TIER="full"):  # of code that is optimised
+            outcome, found = collect(n_pes, work, backend="cpu")
     except ShmemError as error:
         raise click.UsageError(str(error)) from None
     script = module or args[0]

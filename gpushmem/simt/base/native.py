@@ -23,6 +23,7 @@ from numba.cuda import extending as cuda_extending
 
 from gpushmem import settings, store
 from gpushmem.artifacts.toolchain import engine
+from gpushmem.garbage import seldom_collected
 from gpushmem.simt.base.c_code import module_of
 
 # An intrinsic of Numba's -> the same one for numba-cuda.
@@ -292,7 +293,8 @@ def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFun
         library.finalize()
         return CFunction(entry, library)
 
-    with global_compiler_lock:  # compiling a kernel holds the lock, and may need this function
+    # Compiling a kernel holds the lock, and may need this function.
+    with global_compiler_lock, seldom_collected():
         return store.get_or_build(name, build, CFunction.dump, CFunction.load)
 
 

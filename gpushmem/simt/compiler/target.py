@@ -62,6 +62,7 @@ from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
 from gpushmem.artifacts.twins import home_of, is_theirs, place_of, twin, without_meaning
+from gpushmem.garbage import seldom_collected
 from gpushmem.lines import is_users
 from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.gpu_model import modelled
@@ -935,7 +936,7 @@ def compiling() -> Iterator[None]:
         (dispatcher, "get_current_device"): _Device,
         (PassManager, "dependency_analysis"): _dependencies,
     }
-    with cuda_lock, core_lock:
+    with cuda_lock, core_lock, seldom_collected():
         simt_target.gpus = simt_target.gpus or vars(cuda_target).get("_targetctx")
         with replaced(ours):
             yield

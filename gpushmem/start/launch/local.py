@@ -23,6 +23,7 @@ from gpushmem import settings
 from gpushmem.backends import registry
 from gpushmem.diagnosis.report import report_on
 from gpushmem.errors import ShmemError, where_to_read_on
+from gpushmem.garbage import seldom_collected
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files, within_limits
@@ -106,8 +107,9 @@ def preload(backend: str, n_pes: int | None = None) -> bool:
     about = registry.about(backend)
     if about.warm_up is None or about.missing() is not None:
         return False
-    gpushmem.jit  # noqa: B018  (names are loaded when first used: this loads what kernels need)
-    registry.load(about.warm_up)(n_pes)
+    with seldom_collected():
+        gpushmem.jit  # noqa: B018  (names are loaded when first used: this loads what kernels need)
+        registry.load(about.warm_up)(n_pes)
     return True
 
 
