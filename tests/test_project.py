@@ -88,13 +88,14 @@ ROOMS = {
     "settings.py": ["size", "errors"],
     "lines.py": [],
     "imports.py": [],
+    "garbage.py": [],
     "disk.py": ["settings"],
     "progress.py": [],
     "store.py": ["disk"],
     "beside.py": ["disk"],
     "artifacts": ["store", "lines", "arguments", "errors"],
-    "simt/base": ["artifacts", "store", "settings", "errors"],
-    "simt/compiler": ["simt/base", "artifacts", "store", "lines"],
+    "simt/base": ["artifacts", "store", "garbage", "settings", "errors"],
+    "simt/compiler": ["simt/base", "artifacts", "store", "lines", "garbage"],
     "simt/intrinsics": ["simt/compiler", "simt/base", "artifacts"],
     "simt/bitcode": [
         "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
@@ -143,7 +144,7 @@ ROOMS = {
     ],
     "start/launch": [
         "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
-        "beside", "settings", "size", "arguments", "errors",
+        "beside", "garbage", "settings", "size", "arguments", "errors",
     ],
     "memory": ["backends", "size", "arguments", "errors"],
     "runtime.py": [

@@ -39,6 +39,7 @@ want = np.full(64, 255, np.uint8)
 want[:8] = 64 * left + np.arange(8)
 want[32:48] = 64 * left + np.arange(16, 32)
 assert whole(a).tolist() == want.tolist()
+meet()  # nobody's signal comes before all have looked
 signal = Buffer.from_handle(a.handle + 56, 8)
 nv.signal_op(signal, 5, nv.SignalOp.SIGNAL_SET, right, stream)
 nv.signal_wait(signal, 5, nv.ComparisonType.CMP_EQ, stream)
