@@ -18,7 +18,7 @@ from tests.nvshmem import kernels
 from tests.nvshmem.test_machine_code import sections
 
 F32 = types.float32[::1]
-SM_90 = compiler.Arch.of("sm_90")
+ARCH = compiler.Arch.of("sm_90a")  # that of launches: NVSHMEM's functions are in the store
 
 
 def copy(dst, src, i):
@@ -42,7 +42,7 @@ def link(elsewhere):
 def linked(link):
     """`linked(function, argtypes)`: compile and link."""
 
-    def compiled_and_linked(function, argtypes, arch=SM_90, kind="cubin", **options):
+    def compiled_and_linked(function, argtypes, arch=ARCH, kind="cubin", **options):
         return link(compiler.compile_kernel(function, argtypes, options, arch), kind)
 
     return compiled_and_linked
@@ -77,9 +77,9 @@ def test_grids_that_synchronise_are_cooperative(linked):
         cuda.cg.this_grid().sync()
         a[0] = 1
 
-    assert compiler.compile_kernel(whole, (F32,), {}, SM_90).cooperative
+    assert compiler.compile_kernel(whole, (F32,), {}, ARCH).cooperative
     assert linked(whole, (F32,)).code[:4] == b"\x7fELF"
-    assert not compiler.compile_kernel(copy, (F32, F32, types.int64), {}, SM_90).cooperative
+    assert not compiler.compile_kernel(copy, (F32, F32, types.int64), {}, ARCH).cooperative
 
 
 def test_kernels_that_wait_are_linked_with_nothing_more():
@@ -88,7 +88,7 @@ def test_kernels_that_wait_are_linked_with_nothing_more():
     def waits(signal):
         shmem.signal_wait_until(signal, shmem.CMP_EQ, 1)
 
-    compiled = compiler.compile_kernel(waits, (types.uint64[::1],), {}, SM_90)
+    compiled = compiler.compile_kernel(waits, (types.uint64[::1],), {}, ARCH)
     assert compiled.cooperative
     assert [part.kind for part in compiled.parts] == ["ltoir"]
 
@@ -118,7 +118,7 @@ def test_arithmetic_of_halves_beside_operations(link):
         x[0] = w[0] * (x[1] + x[2])
         shmem.p(x, x[0], 1)
 
-    compiled = compiler.compile_kernel(weigh, (halves, halves), {}, SM_90)
+    compiled = compiler.compile_kernel(weigh, (halves, halves), {}, ARCH)
     assert [name for name in compiled.shims if "half" in name] == []
     assert link(compiled).code[:4] == b"\x7fELF"
 
@@ -127,7 +127,7 @@ def test_device_functions_of_both_kinds(linked):
     def calls(a):
         a[0] = numbas(ours(a[0]))
 
-    compiled = compiler.compile_kernel(calls, (types.int64[::1],), {}, SM_90)
+    compiled = compiler.compile_kernel(calls, (types.int64[::1],), {}, ARCH)
     assert {name for name in compiled.shims if "my_pe" in name}
     assert linked(calls, (types.int64[::1],)).log.count("Function properties") == 1  # all inlined
 
@@ -188,7 +188,7 @@ def test_the_workspace_of_collect_is_read_when_the_kernel_runs(linked):
 
 def test_an_unknown_option_is_refused():
     with pytest.raises(ArgumentError, match="jit has no option blocking"):
-        compiler.compile_kernel(copy, (F32, F32, types.int64), {"blocking": True}, SM_90)
+        compiler.compile_kernel(copy, (F32, F32, types.int64), {"blocking": True}, ARCH)
 
 
 ARCHS = {"90": "sm_90", "10.0": "sm_100", "compute_90a": "sm_90a", " sm_120f ": "sm_120f"}
@@ -208,7 +208,7 @@ def test_kernels_share_the_object_that_has_all_but_reductions(tmp_path, monkeypa
 
     def needs(name, dtype="int32", which=None):
         function, argtypes = kernels.kernel_of(OPS[name], dtype, which)
-        return shims.compiled_for(kernels.shims_of(function, argtypes, SM_90), "sm_90")
+        return shims.compiled_for(kernels.shims_of(function, argtypes, ARCH), str(ARCH))
 
     for name in ("put_block", "wait_until_any", "atomic_xor", "alltoalls_warp"):
         assert needs(name) == b"code"
@@ -244,8 +244,8 @@ def test_teams_have_attributes_and_methods(link):
             shmem.barrier(team)
             shmem.sync(team)
 
-    a = compiler.compile_kernel(asked, (typeof(shmem.TEAM_WORLD), longs), {}, SM_90)
-    b = compiler.compile_kernel(by_name, (types.int64, longs), {}, SM_90)
+    a = compiler.compile_kernel(asked, (typeof(shmem.TEAM_WORLD), longs), {}, ARCH)
+    b = compiler.compile_kernel(by_name, (types.int64, longs), {}, ARCH)
     assert a.shims == b.shims != frozenset()
     assert link(a).code[:4] == b"\x7fELF"
 
@@ -270,7 +270,7 @@ def test_a_put_of_nothing_is_only_its_signal():
         shmem.put_signal(dst, src, signal, 1, shmem.SIGNAL_SET, pe)
 
     types_of_it = F32, F32, types.uint64[::1], types.int32
-    names = compiler.compile_kernel(send, types_of_it, {}, SM_90).shims
+    names = compiler.compile_kernel(send, types_of_it, {}, ARCH).shims
     called = [name for name in names if name not in device_calls.EXTRA]
     assert len(called) == 2
     assert any("put32_signal" in name for name in called)
