@@ -30,6 +30,7 @@ NAME = r'"[^"]+"|[\w.$-]+'
 REFERENCE = re.compile(rf"@({NAME})")
 TYPE_NAME = re.compile(rf"%((?:struct|union|class)\.[\w.$-]+|{NAME})")
 NO_METADATA = "!0 = !{}"
+NEVER = "(?!)"  # a pattern that no name fits
 # A definition or declaration in a module's text; the name begins with @ or %.
 PART = re.compile(
     rf"^define [^@\n]*(@(?:{NAME}))\([^\n]*\n(?:[^}}\n][^\n]*\n|\n)*\}}$"
@@ -63,12 +64,12 @@ class Facts:
 
     `known`: (variable, offset) -> the integer that is there as long as the process lives.
     `places`: the variables that are elsewhere, whose addresses the embedder's code gives.
-    `seldom`: a pattern for names of functions that are only read if a kernel calls one of them.
+    `seldom`: a pattern of names: functions that are split off if a kernel calls one of them only.
     """
 
     known: dict[tuple[str, int], int] = field(default_factory=dict)
     places: frozenset[str] = frozenset()
-    seldom: str = "(?!)"
+    seldom: str = NEVER
 
 
 class Source:
@@ -90,14 +91,14 @@ class Source:
 
         Made once: it takes half a minute for the largest library there is.
         """
-        return self._kept_texts("(?!)")
+        return self._split_without(NEVER)
 
     @cached_property
     def usual(self) -> dict[str, bytes]:
         """The same without what is seldom called: it takes a dozen seconds."""
-        return self._kept_texts(self.facts.seldom)
+        return self._split_without(self.facts.seldom)
 
-    def _kept_texts(self, without: str) -> dict[str, bytes]:
+    def _split_without(self, without: str) -> dict[str, bytes]:
         how = Path(__file__).read_bytes(), tuple(sorted(self.facts.known.items())), without
         name = store.key("bitcode", self.digest, llvm.llvm_version_info, *how)
         build = partial(self._split, without)
@@ -105,7 +106,7 @@ class Source:
 
     def types(self) -> dict[str, str]:
         """Its structures: the definition of each, by name; kept for who needs no more."""
-        name = store.key("types of bitcode", self.digest, llvm.llvm_version_info)
+        name = store.key("types of bitcode", self.digest, llvm.llvm_version_info, self.facts.seldom)
 
         def build() -> dict[str, str]:
             return {
