@@ -1,5 +1,6 @@
 """Kernels on the engine, compared with NumPy."""
 
+import gc
 import math
 import re
 import threading
@@ -11,6 +12,9 @@ from numba.core.errors import NumbaError, TypingError
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import ArgumentError, KernelError
+from gpushmem.garbage import OBJECTS, seldom_collected
+from gpushmem.simt.compiler.target import compiling
+from gpushmem.simt.grid.entry import _entry_text
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.stream import Device
 
@@ -303,6 +307,32 @@ def test_exceptions_name_kernel_block_thread_and_line():
 
 
 @every_kind
+def test_kernels_with_the_same_arguments_have_one_entry_and_their_own_names(kind):
+    barrier, warp = kind == "lockstep", kind == "fibers"
+
+    def failing(number):
+        def kernel(x):
+            if barrier:
+                cuda.syncthreads()
+            if warp:
+                cuda.syncwarp()
+            if cuda.threadIdx.x == number:
+                raise ValueError
+
+        kernel.__name__ = kernel.__qualname__ = f"fails_{number}"
+        return kernel
+
+    before = _entry_text.cache_info()
+    for number in (1, 2, 3):
+        match = rf"kernel fails_{number}, .*thread \({number}, 0, 0\)"
+        with pytest.raises(KernelError, match=match):
+            launch(failing(number), 1, 4, np.zeros(1, np.int16), kind=kind)
+    after = _entry_text.cache_info()
+    assert after.hits >= before.hits + 2
+    assert after.misses <= before.misses + 1
+
+
+@every_kind
 def test_index_checks_with_debug_name_the_thread_and_the_line(kind):
     barrier, warp = kind == "lockstep", kind == "fibers"
 
@@ -470,3 +500,29 @@ def test_work_and_errors_of_a_stream_nobody_holds_are_not_lost():
         device.synchronize()
     assert done == [1]
     device.synchronize()
+
+
+def test_garbage_is_collected_seldom_while_a_kernel_is_compiled():
+    """Afterwards as the user wants it, also if that was never, or compiling has failed."""
+    before = gc.get_threshold()
+
+    def kernel(x):
+        x[0] = 1
+
+    def wrong(x):
+        x[0] = undefined  # noqa: F821
+
+    try:
+        for wanted in (700, 11, 12), (0, 11, 12):
+            gc.set_threshold(*wanted)
+            with seldom_collected():
+                most = gc.get_threshold()[0]
+                with compiling():
+                    assert gc.get_threshold()[0] == most == (wanted[0] and OBJECTS)
+                assert gc.get_threshold()[0] == most
+            launch(kernel, 1, 1, np.zeros(1))
+            with pytest.raises(NumbaError):
+                launch(wrong, 1, 1, np.zeros(1))
+            assert gc.get_threshold() == wanted
+    finally:
+        gc.set_threshold(*before)

@@ -89,6 +89,7 @@ __all__ = [
     "observe_access",
     "replaced",
     "simt_target",
+    "site_text",
 ]
 
 OPERATIONS = "gpushmem.ops."  # the embedder's operations, bound at `init`
@@ -713,6 +714,11 @@ def _no_blas() -> None:
     raise ImportError
 
 
+def site_text(text: str, label: str = "") -> ir.Constant:
+    """A site as two C strings: the text of a line, and the label of the operation called there."""
+    return cgutils.make_bytearray(f"{text}\0{label}\0".encode())
+
+
 class SimtContext(CUDATargetContext):
     """numba-cuda's target context, for this machine."""
 
@@ -778,9 +784,9 @@ class SimtContext(CUDATargetContext):
         return BaseContext.insert_const_string(self, mod, string)
 
     def insert_site(self, mod: ir.Module, text: str, label: str = "") -> ir.Value:
-        """Two C strings: the text of a line, then the label of the operation called there."""
-        both = cgutils.make_bytearray(f"{text}\0{label}\0".encode())
-        return self.insert_unique_const(mod, f".const.{text}|{label}", both).bitcast(i8p)
+        """Insert a site, once; returns where it is."""
+        name = f".const.{text}|{label}"
+        return self.insert_unique_const(mod, name, site_text(text, label)).bitcast(i8p)
 
     def _compile_subroutine_no_cache(
         self, builder: Any, impl: Any, sig: Any, locals: Any = None, flags: Any = None

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
@@ -55,6 +55,7 @@ from gpushmem.simt.compiler.target import (
     compiling,
     exceptions,
     simt_target,
+    site_text,
 )
 from gpushmem.simt.intrinsics import names as _names  # noqa: F401  (it fills INTRINSICS)
 
@@ -319,16 +320,23 @@ def _build(
     name = f"{cres.fndesc.mangled_name}.entry.{uuid.uuid4().hex}"
     module = simt_target.target_context.codegen()._create_empty_module(name)
     for constant, start in placed.items():
-        _define_constant(module, constant, start)
+        _define_constant(module, constant, i64(start))
     dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
-    _define_constant(module, DYNAMIC_START, dynamic_start)
-    _define_markers(module)
-    entry = kind(simt_target.target_context, module, cres.fndesc, name, how.report)
-    entry.frame_bytes = frame_bytes
-    entry.make()
+    _define_constant(module, DYNAMIC_START, i64(dynamic_start))
+    _define_constant(module, SITE_NAME, site_text(cres.fndesc.qualname))
+    text = _entry_text(
+        kind,  # type: ignore[arg-type]  # mypy asks whether its objects can be hashed
+        cres.fndesc.argtypes,
+        how.report,
+        frame_bytes if kind is _Blocks else 0,
+        observer.current() is not None,
+    )
+    for stands_for, real in ((BODY_NAME, cres.fndesc.mangled_name), (ENTRY_NAME, name)):
+        text = text.replace(f'"{stands_for}', f'"{real}')
     library = EntryLibrary(_codegen(), name, body._context, alone, how.quick)
-    for part in (llvm.parse_assembly(str(module), body._context), body):
-        library.add_llvm_module(part)
+    for part in (text, str(module)):
+        library.add_llvm_module(llvm.parse_assembly(part, body._context))
+    library.add_llvm_module(body)
     supply(externals)
     library.finalize()
     return Entry(
@@ -390,10 +398,10 @@ def _placements(module: Any) -> tuple[dict[str, int], int]:
     return starts, at
 
 
-def _define_constant(module: ir.Module, name: str, value: int) -> None:
-    gv = ir.GlobalVariable(module, i64, name)
+def _define_constant(module: ir.Module, name: str, value: ir.Constant) -> None:
+    gv = ir.GlobalVariable(module, value.type, name)
     gv.global_constant = True
-    gv.initializer = i64(value)
+    gv.initializer = value
 
 
 def _define_markers(module: ir.Module) -> None:
@@ -417,28 +425,45 @@ def _define_markers(module: ir.Module) -> None:
         function.attributes.add("alwaysinline")
 
 
+# Names in the text of an entry, which are those of a kernel's when it is compiled.
+BODY_NAME, ENTRY_NAME, SITE_NAME = "simt.kernel.body", "simt.kernel.entry", "simt.kernel.site"
+
+
+@lru_cache(maxsize=256)
+def _entry_text(
+    kind: type[_Entry], argtypes: Any, report: bool, frame_bytes: int, observed: bool
+) -> str:
+    """The entry around a body with these arguments, as LLVM's text; made once for many kernels."""
+    module = simt_target.target_context.codegen()._create_empty_module(ENTRY_NAME)
+    _define_markers(module)
+    entry = kind(simt_target.target_context, module, argtypes, report)
+    entry.frame_bytes = frame_bytes
+    entry.make()
+    return str(module)
+
+
 class _Entry:
     """Common to all kinds of entry: the function `entry(launch)` around the body."""
 
     kind: str
     frame_bytes = 0  # per thread
 
-    def __init__(self, context: Any, module: ir.Module, body: Any, name: str, report: bool) -> None:
+    def __init__(self, context: Any, module: ir.Module, argtypes: Any, report: bool) -> None:
         self.report = report
-        self.context, self.module, self.argtypes = context, module, body.argtypes
+        self.context, self.module, self.argtypes = context, module, argtypes
         self.conv = SimtCallConv(context)
-        fnty = self.conv.get_function_type(types.none, self.argtypes)
-        self.body = ir.Function(module, fnty, body.mangled_name)
-        self.slots = context.get_arg_packer(self.argtypes)
-        self.qualname = body.qualname
-        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64]), name)
+        fnty = self.conv.get_function_type(types.none, argtypes)
+        self.body = ir.Function(module, fnty, BODY_NAME)
+        self.slots = context.get_arg_packer(argtypes)
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64]), ENTRY_NAME)
 
     def make(self) -> None:
         """Build the entry; it returns normally also when the kernel failed: see LAUNCH.failed."""
         builder = ir.IRBuilder(self.function.append_basic_block("entry"))
         launch = builder.inttoptr(self.function.args[0], i8p)
-        site = self.context.insert_site(self.module, self.qualname)
-        self.fill(builder, launch, builder.bitcast(site, i8p))
+        site = ir.GlobalVariable(self.module, ir.IntType(8), SITE_NAME)
+        site.global_constant = True
+        self.fill(builder, launch, site)
         builder.ret_void()
 
     def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
