@@ -8,7 +8,7 @@ import pytest
 
 from gpushmem.errors import ArgumentError
 from gpushmem.start import bootstrap
-from gpushmem.start.launch import handover
+from gpushmem.start.launch import handover, local
 from tests.bootstrap.launchers import mpirun, need_mpi4py, need_torch, run
 from tests.bootstrap.processes import free_port
 
@@ -27,6 +27,12 @@ sys.stdout.write(f"group of {dist.get_world_size()}\\n")
 dist.destroy_process_group()
 """
 WITHOUT = "import sys; sys.modules['mpi4py'] = None\n"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled():
+    """The engine is compiled, or the first of these jobs would be, while it is timed."""
+    local.preload("cpu")
 
 
 def test_mpirun_with_mpi4py():
