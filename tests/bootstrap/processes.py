@@ -19,6 +19,7 @@ from gpushmem.start import bootstrap
 FOREIGN = ("GPUSHMEM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 FOREIGN += ("RANK", "WORLD_SIZE", "MASTER_", "PALS_")
 JOB = str(os.getpid())  # a number of its own for each run of the tests
+OF_TESTS = {"GPUSHMEM_BACKEND", "GPUSHMEM_CACHE_DIR", "GPUSHMEM_TIER"}  # what these set themselves
 
 
 def clean(environment=os.environ):
@@ -26,7 +27,7 @@ def clean(environment=os.environ):
     return {
         name: value
         for name, value in environment.items()
-        if name == "GPUSHMEM_BACKEND" or not name.startswith(FOREIGN)
+        if name in OF_TESTS or not name.startswith(FOREIGN)
     }
 
 
