@@ -13,7 +13,7 @@ OBJECTS = 100_000  # between two collections
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Within, garbage is collected seldom: imports and compilations would spend a sixth on it.
+    """Within, garbage is collected seldom: imports and compilations would spend an eighth on it.
 
     What the user has set holds again afterwards; who has switched collections off keeps that.
     """

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpushmem.backends import choice
+from gpushmem.garbage import OBJECTS
 
 if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
     os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
@@ -58,7 +59,7 @@ def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts with "&"
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    gc.set_threshold(100_000, 10, 20)  # compiling makes many objects, few of which are garbage
+    gc.set_threshold(OBJECTS, 10, 20)  # compiling makes many objects, few of which are garbage
 
 
 def below_tests(path):

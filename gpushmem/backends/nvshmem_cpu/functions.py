@@ -37,11 +37,11 @@ as_own = view(OWN)
 FILE = "libnvshmem_device_sm_80.bc"
 VARIABLE = "nvshmemi_device_state_d"
 CALL = re.compile(r"(?P<result>retval = )?(?P<name>nvshmemx?_\w+)\((?P<arguments>[^;]*)\);")
-# The proxy carries what goes to other nodes: the code for other transports is left out.
 # For each type: three quarters of the library's code. Programs without them start in half the time.
 COLLECTIVES = (
     r"nvshmemx?_\w+_(reduce|reducescatter|broadcast|collect|fcollect|alltoalls?)(_warp|_block)?"
 )
+# The proxy carries what goes to other nodes: the code for other transports is left out.
 KNOWN = {(VARIABLE, offset(STATE, "selected_device_transport")): 0}
 
 

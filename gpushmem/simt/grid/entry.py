@@ -425,7 +425,7 @@ def _define_markers(module: ir.Module) -> None:
         function.attributes.add("alwaysinline")
 
 
-# Names in the text of an entry, which are those of a kernel's when it is compiled.
+# In the text of an entry the first two stand for a kernel's own names.
 BODY_NAME, ENTRY_NAME, SITE_NAME = "simt.kernel.body", "simt.kernel.entry", "simt.kernel.site"
 
 
