@@ -165,6 +165,15 @@ def test_a_kernel_has_one_copy_of_what_its_operations_share(alone):
         assert len(re.findall(rf"^\S*{shared}\S*:$", built.assembly(), re.MULTILINE)) == 1
 
 
+def test_code_that_is_made_twice_has_one_name():
+    def function(x):
+        return x + 1
+
+    made = [target.compile_function(function, (types.int64,)) for _ in range(2)]
+    assert len({each.fndesc.llvm_func_name for each in made}) == 2
+    assert len({kept._merged(each, "0" * 64).name for each in made}) == 1
+
+
 def test_who_fails_is_known_though_failures_are_recorded_elsewhere(alone):
     """The numbers of thread and block are passed on, also where they are in registers."""
 

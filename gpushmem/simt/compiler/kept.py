@@ -10,6 +10,7 @@ that are kept, which have names of their own, and of which a kernel needs one co
 from __future__ import annotations
 
 import pickle
+import re
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -187,6 +188,9 @@ def outlined(py_func: Any, label: str | None = None) -> Any:
     return KeptDispatcher(py_func, label or f"{py_func.__module__}.{py_func.__qualname__}")
 
 
+# In a name: how many functions Numba had compiled. Two processes may make the same code, each before
+# it sees the other's; a kernel with operations of both has it once if it has the same name.
+VERSION = re.compile(r"B\d+v\d+")
 kept_names: set[str] = set()  # of kept functions that this process knows, in LLVM code
 
 
@@ -195,7 +199,7 @@ def _merged(cres: Any, key: str) -> Code:
     libraries = cres.library.everything()
     module = cres.library.linked()
     entry = module.get_function(cres.fndesc.llvm_func_name)
-    entry.name = f"{entry.name}.{key[:16]}"
+    entry.name = f"{VERSION.sub('', entry.name)}.{key[:16]}"
     entry.linkage = Linkage.weak_odr  # linked also where nothing calls it: see `meetings`
     shared = {entry.name}
     for value in [*module.functions, *module.global_variables]:
