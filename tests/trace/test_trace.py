@@ -155,13 +155,11 @@ def test_time_is_what_the_program_has_been_built_of(traced):
     time, least, most = analysis.time, 0.98 * 0.8e9, 1.02e9 * float(traced.done.stdout)
     np.testing.assert_array_equal(time[:, :-1].sum(1), trace.end)
     # PE 2 waits for PE 1 each time; PE 0 for PE 2, which has waited.
+    waits = [wait for wait in analysis.waits if events["began"][wait.event] >= began]
     for pe in (0, 2):
-        waited = sum(
-            wait.ns for wait in analysis.waits
-            if events["of"][wait.event] == pe and events["began"][wait.event] >= began
-        )  # fmt: skip
+        waited = sum(wait.ns for wait in waits if events["of"][wait.event] == pe)
         assert least < waited < most
-    late = [w for w in analysis.waits if w.by >= 0 and w.ns > 0.1e9 and events["of"][w.event] == 2]
+    late = [w for w in waits if w.by >= 0 and w.ns > 0.1e9 and events["of"][w.event] == 2]
     assert len(late) == 4
     assert {int(events["of"][wait.by]) for wait in late} == {1}
     path = sum(
