@@ -188,8 +188,8 @@ def outlined(py_func: Any, label: str | None = None) -> Any:
     return KeptDispatcher(py_func, label or f"{py_func.__module__}.{py_func.__qualname__}")
 
 
-# In a name: how many functions Numba had compiled. Two processes may make the same code, each before
-# it sees the other's; a kernel with operations of both has it once if it has the same name.
+# In a name: how many functions Numba had compiled. Two processes may make the same code at the same
+# time; a kernel with operations of both has it once if it has the same name.
 VERSION = re.compile(r"B\d+v\d+")
 kept_names: set[str] = set()  # of kept functions that this process knows, in LLVM code
 
