@@ -110,7 +110,6 @@ class Progress:
     def _begin(self) -> None:
         self._drawn = True
         self._line.start()
-        self._line.console.show_cursor(True)
         handler = signal.getsignal(signal.SIGINT)
         if handler is signal.default_int_handler or not callable(handler):
             return  # an exception leaves the context; or nobody can do anything
@@ -143,6 +142,10 @@ def _new_line(what: str, total: int | None) -> Any:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Column  # noqa: PLC0415
 
+    class VisibleCursor(Console):
+        def show_cursor(self, show: bool = True) -> bool:  # rich would hide it
+            return False
+
     if total is None:
         columns: tuple[Any, ...] = (rich.TextColumn("{task.completed:,}"),)
     else:
@@ -151,7 +154,7 @@ def _new_line(what: str, total: int | None) -> Any:
     line = rich.Progress(
         rich.TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
         *columns, rich.TextColumn("{task.fields[text]}", markup=False, table_column=rest),
-        console=Console(stderr=True), auto_refresh=False, transient=True,
+        console=VisibleCursor(stderr=True), auto_refresh=False, transient=True,
         redirect_stdout=False, redirect_stderr=False, expand=True,
     )  # fmt: skip
     line.add_task(what, total=total, text="")

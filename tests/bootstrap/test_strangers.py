@@ -96,7 +96,10 @@ def connected(address):
 
 def abstract_names(pid):
     """Names of the abstract sockets at which a process listens."""
-    links = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(str(fd.readlink()))
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     return {row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in links}
 
