@@ -197,6 +197,32 @@ def test_values_of_loops_that_threads_leave_at_different_times(monkeypatch):
     assert not np.array_equal(wrong, out), "this test sees that"
 
 
+@pytest.mark.parametrize("barriers", [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("last", [3, 100])
+def test_what_follows_from_a_counter_is_that_of_the_threads_last_turn(barriers, last):
+    """It could be computed again, but not from the counter of those that left the loop first."""
+
+    def kernel(barriers, last, seen, out):
+        t, i = cuda.threadIdx.x, 0
+        first, second, third = 7, t, 4
+        while i < 3:
+            seen[t] = second
+            if barriers[i] > 0:
+                cuda.syncthreads()
+            second, third, first = third, first, i & 0xFFFF
+            if t > last:
+                break
+            i += 1
+        out[t] = first
+
+    n = 15
+    seen, out = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    both(kernel, 1, n, np.array(barriers), last, seen, out)
+    left = np.arange(n) > last
+    assert out.tolist() == np.where(left, 0, 2).tolist()
+    assert seen.tolist() == np.where(left, np.arange(n), 7).tolist()
+
+
 def test_barriers_that_not_all_threads_come_to():
     def work(x, out):
         t = cuda.threadIdx.x

@@ -86,6 +86,7 @@ class Analysis:
         self.varying: set[str] = set(self.lane_loads) | self.own_loads
         self.local: set[str] = set()
         self.deciders: dict[str, set[str]] = {}  # label -> region
+        self.left: dict[str, set[str]] = {}  # value -> blocks of the regions that it comes out of
         self._grow()
 
     def _thread_offset(self, name: str) -> int | None:
@@ -233,6 +234,7 @@ class Analysis:
                     u.block.label not in inside for u in self.users.get(inst.name, [])
                 ):
                     self.varying.add(inst.name)
+                    self.left.setdefault(inst.name, set()).update(region)
         if stop != EXIT:
             self.varying.update(p.name for p in self.function.blocks[stop].phis if p.name)
 
@@ -255,6 +257,8 @@ class Analysis:
         """For varying values that follow from a thread's index alone: how, in order.
 
         And for pointers to what threads share while they are in step: one alone has its own.
+        What comes out of a region cannot be computed again from what is uniform in the region:
+        threads leave a loop in different turns, and outside its counter is that of the last.
         """
         found: dict[str, list[Inst] | None] = {}
 
@@ -278,7 +282,9 @@ class Analysis:
                         return None
                     steps |= dict.fromkeys(needed)
             steps[inst] = None
-            if len(steps) <= MOST:
+            uniform = {u for s in steps for u in s.uses} & self.defs.keys() - self.varying
+            left = self.left.get(name, set())
+            if len(steps) <= MOST and not any(self.defs[u].block.label in left for u in uniform):
                 found[name] = list(steps)
             return found[name]
 

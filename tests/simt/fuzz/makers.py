@@ -297,6 +297,36 @@ def while_loop(w, scope):
     ]
 
 
+@makes(4, MEETING, lambda scope: scope.loops < 2 and scope.depth < 2)
+def moving(w, scope):
+    """A loop in which variables move along; threads meet in some turns, and some leave it."""
+    i, inner = w.name("i"), scope.inner(loop=True, uniform=False)
+    names = [w.name("s") for _ in range(w.random.randint(2, 4))]
+    values = ["7", "u", "n", "t", "v % 97", w.number(scope, 1)]
+    lines = [Line(f"{s} = {w.one(values)}") for s in names]
+    inner.numbers += [i, *names]
+    turn = [f"{i} == 1", f"{i} % 2 == b % 2", f"x[{i}] % 2 == 1", f"m[{i} % 3, 1] > 5", "u > 2"]
+    pieces = [
+        *(Line(f"{a} = {b}") for a, b in (w.random.sample(names, 2) for _ in names)),
+        Line(f"{w.one(names)} = " + w.one([f"{i} & 15", f"{i} * 3 + u", w.number(inner, 1)])),
+        Line(f"if {w.one(turn)}:", [Line("cuda.syncthreads()")]),
+        w.update(inner, w.one(names)),
+    ]
+    for word in w.random.choices(["break", "continue", "return"], [4, 2, 1], k=w.one([1, 1, 2])):
+        last = [Line("out[g] = v")] if word == "return" else []
+        condition = w.one([w.condition(inner, False), w.condition(inner, True), f"t > {i} + u"])
+        pieces.append(Line(f"if {condition}:", [*last, Line(word)]))
+        scope.left |= word == "return"
+    if w.chance(0.3):
+        pieces += w.lines(inner)
+    w.random.shuffle(pieces)
+    scope.numbers += names
+    k = w.random.randint(2, 4)
+    if w.chance(0.5):
+        return [*lines, Line(f"for {i} in range({w.one([k, 'u', 't % 4 + 1'])}):", pieces)]
+    return [*lines, Line(f"{i} = 0"), Line(f"while {i} < {k}:", [Line(f"{i} += 1"), *pieces])]
+
+
 @makes(1)
 def by_hand(w, scope):
     """An iterator that is advanced where it is needed."""
