@@ -128,7 +128,7 @@ def fused(
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, blocks, share = cuda.blockIdx.x, cuda.gridDim.x, arrived.shape[1]
     top_k, tile, hidden, result = weights.shape[1], tiles[b], hiddens[b], results[b]
-    sort_by_expert(experts, n_experts, capacity, mine[b], order[b], position[b], dropped)
+    sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
     send_rows(
         x, top_k, n_experts, capacity, mine[b], order[b], inbox, heads, arrived, team, epoch
     )  # fmt: skip

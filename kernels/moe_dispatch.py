@@ -77,7 +77,7 @@ def dispatch_low_latency(
     """`mine`, `order`, `position` and `starts` are of each block; the others see `send_rows`."""
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, share = cuda.blockIdx.x, arrived.shape[1]
-    sort_by_expert(experts, n_experts, capacity, mine[b], order[b], position[b], dropped)
+    sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
     send_rows(
         x, top_k, n_experts, capacity, mine[b], order[b], inbox, heads, arrived, team, epoch
     )  # fmt: skip
@@ -145,7 +145,7 @@ def dispatch_throughput(
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, blocks = cuda.blockIdx.x, cuda.gridDim.x
-    sort_by_expert(experts, n_experts, capacity, mine[b], order[b], position[b], dropped)
+    sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
     send_packed(
         x, top_k, n_experts, mine[b], order[b], heads, outbox, inbox, counted, arrived, team, epoch
     )
@@ -284,10 +284,11 @@ class ExpertParallel(Dispatch):
     `experts` is how many there are in all; this PE has `plan.local_experts` of them, from
     `plan.first_expert` on. dtype float16, float32 or float64. At most `capacity` tokens per expert
     and source PE are taken, in the order of the tokens; the others count as zeros, and in
-    `plan.dropped()`. Without it none are dropped, if a token's experts differ. `form` is
-    "low_latency" or "throughput": see the module. With `wire="int8"` tokens travel as
-    int8 with a float32 scale for each, max |x| / 127: what arrives is off by at most max |x| / 254,
-    and the rounding of its dtype. Results travel in their dtype.
+    `plan.dropped()`. Without it none are dropped. A token that names an expert more than once is
+    sent to it once, and counts once. `form` is "low_latency" or "throughput": see the module.
+    With `wire="int8"` tokens travel as int8 with a float32 scale for each, max |x| / 127: what
+    arrives is off by at most max |x| / 254, and the rounding of its dtype. Results travel in their
+    dtype.
 
     dispatch and combine take turns, on all PEs of the team; so one plan has one batch under way.
     """
@@ -410,9 +411,11 @@ def reference(
         made = np.zeros((*chosen.shape, x.shape[1]), x.dtype)
         lost = 0
         for e in sorted({int(e) for e in chosen.reshape(-1)} - {-1}):
-            tokens, columns = (found[:capacity] for found in np.nonzero(chosen == e))
-            lost += int((chosen == e).sum()) - len(tokens)
-            made[tokens, columns] = expert(e, x[tokens])
+            naming = np.flatnonzero((chosen == e).any(axis=1))
+            tokens = naming[:capacity]
+            lost += len(naming) - len(tokens)
+            rows, columns = np.nonzero(chosen[tokens] == e)
+            made[tokens[rows], columns] = expert(e, x[tokens])[rows]
         out = np.zeros_like(x)
         for j in range(chosen.shape[1]):
             out[:] = out + weight[:, j, None] * made[:, j]

@@ -89,12 +89,21 @@ def route(logits: Any, *, experts: Any, weights: Any, stream: Any = 0) -> None:
 
 
 @shmem.jit(device=True)
-def sort_by_expert(experts, n_experts, capacity, heads, order, position, dropped):
+def named_before(experts, top_k, i):
+    """The pair of the same token that has named the same expert first: `i`, or one before."""
+    for k in range(i - i % top_k, i):
+        if experts[k] == experts[i]:
+            return k
+    return i
+
+
+@shmem.jit(device=True)
+def sort_by_expert(experts, top_k, n_experts, capacity, heads, order, position, dropped):
     """Sort pairs by expert, by counting; a thread counts for experts of its own.
 
-    `experts` (pairs,). Written: `heads` (n_experts or more,); `order` (pairs,), the pair of each
-    row sent; `position` (pairs,), the row of each pair, or -1; `dropped` (1,), by block 0.
-    Synchronises the block at the end.
+    `experts` (tokens * top_k,). Written: `heads` (n_experts or more,); `order` (pairs,), the pair
+    of each row sent; `position` (pairs,), the row of each pair, or -1; `dropped` (1,), by block 0.
+    A token that names an expert again is sent to it once. Synchronises the block at the end.
     """
     share = (n_experts + cuda.blockDim.x - 1) // cuda.blockDim.x
     low = min(cuda.threadIdx.x * share, n_experts)
@@ -103,7 +112,7 @@ def sort_by_expert(experts, n_experts, capacity, heads, order, position, dropped
         heads[e] = 0
     for i in range(experts.size):
         e = experts[i]
-        if low <= e < high:
+        if low <= e < high and named_before(experts, top_k, i) == i:
             heads[e] += 1
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
@@ -119,9 +128,11 @@ def sort_by_expert(experts, n_experts, capacity, heads, order, position, dropped
     for i in range(experts.size):
         e = experts[i]
         if low <= e < high:
-            head = heads[e]
+            head, first = heads[e], named_before(experts, top_k, i)
             row = (head >> 32) + (head & COUNT)
-            if head & COUNT < capacity:
+            if first < i:
+                position[i] = position[first]
+            elif head & COUNT < capacity:
                 order[row], position[i], heads[e] = i, row, head + 1
             else:
                 position[i] = -1

@@ -42,7 +42,7 @@ def named(sizes, dtype):
 
 
 def choices_of(rng, tokens, experts, top_k, way):
-    """Which experts: at random with some none, all the first ones, all the last, or none at all."""
+    """Which experts: at random with some none, or some twice; all the first; all the last; none."""
     chosen = rng.random((tokens, experts)).argsort(axis=1)[:, :top_k].astype("int32")
     if way == "first":
         chosen[:] = np.arange(top_k)
@@ -50,6 +50,9 @@ def choices_of(rng, tokens, experts, top_k, way):
         chosen[:] = experts - 1 - np.arange(top_k)
     elif way == "none":
         chosen[:] = -1
+    elif way == "twice":
+        chosen[: tokens // 2] = experts - 1
+        chosen[tokens // 2 :, -1] = chosen[tokens // 2 :, 0]
     else:
         chosen[rng.random(chosen.shape) < 0.2] = -1
     return chosen
@@ -110,6 +113,7 @@ CASES = [
     (12, 4, 9, 4, 2, "random"),
     (9, 8, 3, 1, None, "last"),
     (7, 1, 2, 2, 3, "first"),
+    (9, 3, 5, 4, 2, "twice"),
     (5, 6, 8, 2, None, "none"),
     (0, 5, 1, 1, None, "random"),
 ]
@@ -189,6 +193,22 @@ def test_dispatch_and_combine_are_the_references(run_pes, n_pes, few):
 @pytest.mark.parametrize(("n_pes", "few"), PES)
 def test_the_fused_layer_is_the_references(run_pes, n_pes, few):
     run_pes(every_layer, n_pes, few)
+
+
+def test_a_token_that_names_an_expert_twice_is_sent_to_it_once(run_pes):
+    def body():
+        shmem.init()
+        me = shmem.my_pe()
+        inputs = inputs_of(2, 0, 8, 4, 4, 3, "float32", "twice")
+        expected, _ = reference(*inputs, lambda e, rows: rows * np.float32(e + 1))
+        for form in ("low_latency", "throughput"):
+            with ExpertParallel(**named((8, 4, 4, 3), "float32"), form=form) as plan:
+                got = around(plan, *inputs, lambda e, rows: rows * np.float32(e + 1))
+                np.testing.assert_allclose(got, expected[me], 1e-6)
+                assert plan.dropped() == 0
+        shmem.finalize()
+
+    run_pes(body, 2)
 
 
 def test_forms_launches_and_repetitions_give_the_same_bits(run_pes):
