@@ -45,8 +45,9 @@ OURS = re.compile(r"[0-9a-f]{64}(\.engine)?(\.lock)?|writing-\w+")  # what may b
 SHIPPED = Path(__file__).parent / "compiled"  # records that were installed with the package
 PRUNED = "pruned"  # a file that is touched when that has been done,
 PRUNING = 1.0  # which is seconds ago, at least, when it is done again
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no FIFO waited for
+READ = os.O_RDONLY | SAFELY
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY
 
 
 class Unusable(OSError):

@@ -216,6 +216,20 @@ def age(path, days):
     os.utime(path, (then, then))
 
 
+def test_a_fifo_in_the_folder_holds_nobody_up(folder):
+    disk.save(OTHER, DATA)
+    (folder / disk.PRUNED).unlink()
+    for name in (NAME, disk.PRUNED, f"{NAME}.lock"):
+        os.mkfifo(folder / name, 0o600)
+
+    def build():
+        built = store.get_or_build(NAME, lambda: DATA, bytes, bytes)
+        assert built == DATA
+        assert disk.save(OTHER, DATA)
+
+    assert in_a_process(build) == 0
+
+
 def test_what_nobody_has_used_for_long_is_deleted_and_nothing_else(folder):
     names = [store.key(k) for k in range(3)]
     for name in names:

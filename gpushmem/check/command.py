@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import gc
 import json
+import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ __all__ = ["EXIT_CODE", "Findings", "Known", "problems", "recorded", "run_often"
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
+LOCK = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextmanager
@@ -57,12 +60,18 @@ def run_often(run: Callable[[], int], runs: int, seed: int | None, found: Findin
 
 
 def _remove_old() -> None:
-    """Remove the logs of jobs whose launchers were killed: nobody holds their lock any more."""
+    """Remove the logs of jobs whose launchers were killed: nobody holds their lock any more.
+
+    The folder they are in is other users', too: only what is ours alone is touched.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another user's, or gone by now
-            if time.time() - folder.stat().st_mtime < NEW:  # it may not have been locked yet
+        with suppress(OSError):  # gone by now, or in use
+            status = folder.lstat()
+            ours = status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0
+            recent = time.time() - status.st_mtime < NEW  # it may not have been locked yet
+            if not (ours and stat.S_ISDIR(status.st_mode)) or recent:
                 continue
-            with open(folder / "lock", "r+") as lock:
+            with open(os.open(folder / "lock", LOCK), "r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpushmem.errors import ArgumentError
 from gpushmem.lines import is_users
 
 __all__ = [
@@ -120,9 +121,15 @@ class Log:
 
     def __init__(self, folder: Path, pe: int, stamp: int) -> None:
         size = HEADER + MOST * RECORD.itemsize
-        with open(folder / f"pe{pe}.log", "w+b") as file:
-            os.ftruncate(file.fileno(), size)
-            memory = mmap.mmap(file.fileno(), size)
+        try:
+            with open(folder / f"pe{pe}.log", "w+b") as file:
+                os.ftruncate(file.fileno(), size)
+                memory = mmap.mmap(file.fileno(), size)
+        except OSError as error:
+            raise ArgumentError(
+                f"GPUSHMEM_CHECK={folder}: cannot write there ({error.strerror}); it is set by "
+                "`gpushmem run --check`, for its PEs"
+            ) from None
         whole = np.frombuffer(memory, np.uint8)
         self._log = whole[: LOG.itemsize].view(LOG)
         self._records = whole[HEADER:].view(RECORD)

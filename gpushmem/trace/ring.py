@@ -19,6 +19,8 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -103,13 +105,19 @@ def prepare(folder: str | Path) -> str:
     Raises `ArgumentError` if it cannot be written.
     """
     folder = Path(folder)
-    try:
+    with _written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for path in (path for what in ("ring", "facts") for path in folder.glob(f"pe*.{what}")):
             path.unlink()
+    return str(folder.absolute())
+
+
+@contextmanager
+def _written_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ArgumentError(f"no trace can be written to {folder}: {error.strerror}") from None
-    return str(folder.absolute())
 
 
 def _check_room(folder: Path, n_pes: int, nbytes: int) -> None:
@@ -132,10 +140,11 @@ class Ring:
         ring, facts = paths(folder, pe)
         ring = gpu_path(folder, pe) if gpu else ring
         nbytes = HEADER + most * EVENT.itemsize
-        _check_room(folder, n_pes, nbytes)
-        with open(ring, "w+b") as file:
-            os.ftruncate(file.fileno(), nbytes)
-            self._memory = mmap.mmap(file.fileno(), nbytes)
+        with _written_to(folder):
+            _check_room(folder, n_pes, nbytes)
+            with open(ring, "w+b") as file:
+                os.ftruncate(file.fileno(), nbytes)
+                self._memory = mmap.mmap(file.fileno(), nbytes)
         whole = np.frombuffer(self._memory, np.uint8)
         self.header = whole[: RING.itemsize].view(RING)
         self.events = whole[HEADER:].view(EVENT)

@@ -1,11 +1,14 @@
 """The folders of the logs."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from gpushmem.check import order
 from gpushmem.check.command import Findings, Known, recorded
@@ -37,6 +40,54 @@ def test_the_next_job_removes_what_a_killed_one_left(tmp_path, monkeypatch):
             assert running.exists()
             assert mine.exists()
     assert not any(tmp_path.iterdir())
+
+
+def test_what_others_put_beside_the_logs_is_left_alone(tmp_path, monkeypatch):
+    """A folder that others may write to, or own; one behind a link; a lock that is no file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("GPUSHMEM_CHECK", "GPUSHMEM_THREADS"):  # to be restored
+        monkeypatch.setenv(name, str(tmp_path))
+    precious = tmp_path / "precious"
+    precious.mkdir(mode=0o700)
+    (precious / "lock").touch()
+    opened = tmp_path / "lock"
+    opened.touch()
+    names = ("writable", "linked", "lock", "fifo", *(["foreign"] if os.geteuid() == 0 else []))
+    folders = {name: tmp_path / f"gpushmem-check-{name}" for name in names}
+    for name, folder in folders.items():
+        if name == "linked":
+            folder.symlink_to(precious)
+            continue
+        folder.mkdir(mode=0o700)
+        if name == "lock":
+            (folder / "lock").symlink_to(opened)
+        elif name == "fifo":
+            os.mkfifo(folder / "lock")
+        else:
+            (folder / "lock").touch()
+    folders["writable"].chmod(0o777)
+    if "foreign" in folders:
+        os.chown(folders["foreign"], 65534, 65534)
+    for folder in (*folders.values(), precious):
+        os.utime(folder, (0, 0), follow_symlinks=False)
+    with recorded():
+        pass
+    assert all(folder.exists() for folder in folders.values())
+    assert (precious / "lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [("GPUSHMEM_CHECK", "cannot write there"), ("GPUSHMEM_TRACE", "no trace can be written to")],
+)
+def test_a_folder_that_cannot_be_written_is_named(run_cli, tmp_path, variable, said):
+    (tmp_path / "file").touch()
+    script = tmp_path / "script.py"
+    script.write_text("import gpushmem\ngpushmem.init(heap_size='1M')")
+    env = {variable: tmp_path / "file" / "logs"}
+    err = run_cli("run", script, env=env, code=1).stderr
+    assert re.search(rf"ArgumentError: .*{said}", err)
+    assert str(tmp_path / "file" / "logs") in err
 
 
 def test_too_few_passes_over_the_logs_are_told(monkeypatch):
