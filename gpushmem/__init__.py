@@ -29,8 +29,8 @@ if os.uname().machine != "x86_64":
 _HOME = {
     "gpushmem.errors": (
         "ArgumentError", "BackendUnavailable", "BootstrapError", "CollectiveMismatch", "Deadlock",
-        "HeapExhausted", "KernelError", "NotInitializedError", "PeerFailed", "ShmemError",
-        "SymmetryError", "TeamError", "WaitTimeout",
+        "HeapExhausted", "KernelError", "KernelTypingError", "NotInitializedError", "PeerFailed",
+        "ShmemError", "SymmetryError", "TeamError", "WaitTimeout",
     ),
     "gpushmem.runtime": (
         "alloc_bytes", "array", "capture", "device_array", "empty", "finalize", "free", "full",

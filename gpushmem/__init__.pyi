@@ -9,9 +9,9 @@ from gpushmem.errors import (
     ArgumentError as ArgumentError, BackendUnavailable as BackendUnavailable,
     BootstrapError as BootstrapError, CollectiveMismatch as CollectiveMismatch,
     Deadlock as Deadlock, HeapExhausted as HeapExhausted, KernelError as KernelError,
-    NotInitializedError as NotInitializedError, PeerFailed as PeerFailed,
-    ShmemError as ShmemError, SymmetryError as SymmetryError, TeamError as TeamError,
-    WaitTimeout as WaitTimeout,
+    KernelTypingError as KernelTypingError, NotInitializedError as NotInitializedError,
+    PeerFailed as PeerFailed, ShmemError as ShmemError, SymmetryError as SymmetryError,
+    TeamError as TeamError, WaitTimeout as WaitTimeout,
 )
 from gpushmem.runtime import (
     alloc_bytes as alloc_bytes, array as array, capture as capture,

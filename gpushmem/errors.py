@@ -7,8 +7,10 @@ and what to do next.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 
@@ -82,6 +84,10 @@ class KernelError(ShmemError, RuntimeError):
     """A kernel thread failed; the message names kernel, block, thread and source line."""
 
 
+class KernelTypingError(ShmemError, TypeError):
+    """A kernel does what kernels cannot do, at the line shown. It is Numba's `TypingError`, too."""
+
+
 class BackendUnavailable(ShmemError, RuntimeError):
     """The requested backend cannot be used here; the message says why and what to install."""
 
@@ -97,6 +103,24 @@ def where_to_read_on(error: BaseException | None) -> str:
     return f"gpushmem: causes and cures: gpushmem help {name}\n" if name else ""
 
 
+OURS = f"{Path(__file__).parent}{os.sep}"
+
+
+def of_the_caller(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
+    """The traceback of an error without our own frames at its end: our errors say what is wrong."""
+    if not isinstance(error, ShmemError):
+        return tb
+    frames = []
+    while tb is not None:
+        frames.append(tb)
+        tb = tb.tb_next
+    while frames and frames[-1].tb_frame.f_code.co_filename.startswith(OURS):
+        frames.pop()
+    for frame in reversed(frames):
+        tb = TracebackType(tb, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return tb
+
+
 _named: list[bool] = []  # whether uncaught errors name their pages
 
 
@@ -110,7 +134,8 @@ def _name_pages() -> None:
     def on_exception(
         kind: type[BaseException], error: BaseException, tb: TracebackType | None
     ) -> None:
-        previous(kind, error, tb)
+        error.__traceback__ = of_the_caller(error, tb)
+        previous(kind, error, error.__traceback__)
         with suppress(AttributeError, OSError, ValueError):  # no stream; broken pipe; closed
             sys.stderr.write(where_to_read_on(error))
 

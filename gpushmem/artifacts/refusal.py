@@ -16,12 +16,15 @@ from typing import Any
 from numba.core.errors import TypingError as CoreTypingError
 from numba.cuda.core import errors
 
+import gpushmem.errors as public
 from gpushmem.lines import number_at
 
 __all__ = ["KernelTypingError", "Refused", "as_kernel_error"]
 
 MARK = "\u2060"  # has no width, should it be shown
 SOURCE = re.compile(r'\nFile "[^\n]*", line \d+:\n(?:.*?\n *\^|<source missing[^\n]*)', re.DOTALL)
+CALL = re.compile(r"No implementation of function Function\(.*\) found for signature:\s+>>> (.+)")
+LONG = 30  # lines, from which on Numba's message is shortened
 UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
@@ -32,16 +35,22 @@ class Refused(errors.TypingError):
         super().__init__(f"{MARK}{text}{MARK}", highlighting=False)
 
 
-class KernelTypingError(errors.TypingError, CoreTypingError):
-    """A kernel that cannot be typed; caught as Numba's error and as numba-cuda's."""
+class KernelTypingError(errors.TypingError, CoreTypingError, public.KernelTypingError):
+    """A kernel that cannot be typed; caught as Numba's error, as numba-cuda's, and as ours."""
+
+    whole: str  # what Numba says, with all that it has tried
+
+
+KernelTypingError.__module__ = public.__name__  # as users know it
 
 
 def as_kernel_error(error: errors.TypingError, py_func: Callable[..., Any]) -> KernelTypingError:
     """The error as shown to the user: the `Refused` message, and the innermost known line.
 
-    Numba tells no line of a name that is not defined: it is looked for in the kernel.
+    Numba tells no line of a name that is not defined: it is looked for in the kernel. Of a call for
+    which it has tried many implementations, the call is shown, and its line.
     """
-    text = str(error)
+    whole = text = str(error)
     _, marked, rest = text.partition(MARK)
     if marked:
         refused, _, rest = rest.partition(MARK)
@@ -50,7 +59,15 @@ def as_kernel_error(error: errors.TypingError, py_func: Callable[..., Any]) -> K
     elif (unknown := UNKNOWN.search(text)) and (line := _line_of(unknown[1], py_func)):
         path = py_func.__code__.co_filename
         text = f'{unknown[0]}\n\nFile "{path}", line {line}:\n{linecache.getline(path, line)}'
-    return KernelTypingError(text, highlighting=False)
+    elif text.count("\n") > LONG and (call := CALL.search(text)):
+        source = SOURCE.search(text)
+        text = (
+            f"kernels cannot call {call[1]}: Numba has no such function for GPUs, or not for these "
+            "types (its reasons are in this error's `whole`)"
+        ) + ("\n" + source[0] if source else "")
+    made = KernelTypingError(text, highlighting=False)
+    made.whole = whole
+    return made
 
 
 def _line_of(name: str, py_func: Callable[..., Any]) -> int | None:

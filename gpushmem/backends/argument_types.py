@@ -51,8 +51,10 @@ def check_types(op: Op, given: Given) -> None:
     for name, typ in given.items():
         role = op.roles[name]
         if not _takes(role, typ):
+            element = issubclass(role, roles.Array) and isinstance(typ, types.Number)
+            hint = "; of an element, a[i], give the array from there on, a[i:]" if element else ""
             raise NumbaTypeError(
-                f"{op.name}: {name} must be {requirement(role)}, not {described(typ)}"
+                f"{op.name}: {name} must be {requirement(role)}, not {described(typ)}{hint}"
             )
     arrays = [(name, typ) for name, typ in given.items() if name in op.arrays]
     for name, typ in arrays:

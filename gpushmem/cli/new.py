@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 from pathlib import Path
@@ -137,15 +138,20 @@ def command(path: Path) -> None:
         raise click.UsageError(
             f"{path.name} is no name for a package: use letters, digits, - and _, a letter first"
         )
-    if path.exists():
-        raise click.UsageError(f"{path} exists: choose another name")
     try:
+        if path.exists():
+            raise click.UsageError(f"{path} exists: choose another name")
+        installed = importlib.util.find_spec(package)
+        if installed is not None and installed.origin is not None:
+            raise click.UsageError(
+                f"{package} is the name of a package that is installed: choose another name"
+            )
         for name, text in FILES.items():
             file = path / name.replace("PACKAGE", package)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text.replace("PACKAGE", package).replace("NAME", path.name))
     except OSError as error:
         raise click.ClickException(
-            f"cannot write {error.filename or path}: {error.strerror}"
+            f"cannot make {error.filename or path}: {error.strerror}"
         ) from error
     click.echo(f"{path}/README.md has the commands; the kernel is in {path}/{package}/ring.py")

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 import click
 
@@ -15,12 +14,10 @@ from gpushmem import settings, simulator
 from gpushmem.cli.ending import leave, show
 from gpushmem.cli.layout import Command
 from gpushmem.errors import ShmemError
-from gpushmem.start.launch.pe import status
+from gpushmem.start.launch.pe import of_the_script, status
 from gpushmem.start.launch.program import Program
 
 __all__ = ["command"]
-
-FOLDER = str(Path(simulator.__file__).parent)
 
 
 @click.command(
@@ -122,20 +119,9 @@ def _run(target: Callable[[], object]) -> int:
         return status(target)
     except BaseException as error:  # noqa: BLE001
         sys.last_type = type(error)  # as the interpreter does
-        error.__traceback__ = _own(error.__traceback__)
+        error.__traceback__ = of_the_script(error)
         sys.excepthook(type(error), error, error.__traceback__)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _own(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins with the program."""
-    here = trace
-    while here is not None:
-        file = here.tb_frame.f_code.co_filename
-        if not file.startswith(("<frozen", FOLDER)) and Path(file).name != "runpy.py":
-            return here
-        here = here.tb_next
-    return trace
 
 
 def _in_child(target: Callable[[], object]) -> int:

@@ -44,7 +44,10 @@ def test_the_project_works_as_it_is(tmp_path):
         ("there", "there exists: choose another name"),
         ("3d", "3d is no name for a package"),
         ("class", "class is no name for a package"),
-        ("there/file/new", "cannot write"),
+        ("there/file/new", "cannot make there/file/new"),
+        ("n" * 300, "File name too long"),
+        ("numpy", "numpy is the name of a package that is installed"),
+        ("there/json", "json is the name of a package that is installed"),
     ],
 )
 def test_what_cannot_be_made_is_refused(tmp_path, name, said):

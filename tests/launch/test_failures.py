@@ -368,7 +368,7 @@ def test_sigusr1_asks_a_live_job(tmp_path):
     assert re.search(r"PE 0: host, in barrier_all at job.py:\d+, waits for PE 1, for", seen)
     assert launcher.poll() is None, "the job goes on"
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=10)
+    launcher.communicate(timeout=60)
 
 
 def inspected(*args, code=0):
@@ -411,7 +411,7 @@ def test_a_job_is_followed_until_it_ends(tmp_path, run_cli):
         assert re.search(r"1 +computing +0% +the host", printed())
         assert f"job {launcher.pid}: 2 PEs, 1 waiting" in printed()
         launcher.send_signal(signal.SIGINT)
-        launcher.communicate(timeout=10)
+        launcher.communicate(timeout=60)
         assert process.wait(timeout=10) == 0
         assert printed().rstrip().endswith(f"job {launcher.pid} has ended")
 
@@ -425,7 +425,7 @@ def test_following_a_job_ends_with_ctrl_c_and_the_job_goes_on(tmp_path):
         assert "Traceback" not in printed()
     assert launcher.poll() is None
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=10)
+    launcher.communicate(timeout=60)
 
 
 # --- without a launcher of ours

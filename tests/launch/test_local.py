@@ -97,7 +97,7 @@ def test_kill_9_of_a_pe_ends_the_job_quickly(tmp_path, way):
     launcher, pids = start(tmp_path, 3, way=way)
     os.kill(pids[1], signal.SIGKILL)
     began = time.monotonic()
-    _, err = launcher.communicate(timeout=10)
+    _, err = launcher.communicate(timeout=60)
     assert time.monotonic() - began < 1.0
     assert launcher.returncode == 128 + signal.SIGKILL
     assert "gpushmem: PE 1 of 3 was killed by SIGKILL; the other 2 PEs were ended" in err
@@ -120,7 +120,7 @@ def test_kill_9_of_the_launcher_leaves_nothing(tmp_path, way):
 def test_signals_to_the_launcher_end_the_job(tmp_path, number, way):
     launcher, pids = start(tmp_path, 2, way=way)
     launcher.send_signal(number)
-    launcher.communicate(timeout=10)
+    launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + number
     assert not any(map(alive, pids))
 
@@ -142,7 +142,7 @@ raise KeyboardInterrupt
 """
     launcher, _ = start(tmp_path, 3, ending, way=way)
     launcher.send_signal(signal.SIGINT)
-    out, err = launcher.communicate(timeout=10)
+    out, err = launcher.communicate(timeout=60)
     assert out.count("interrupts: 1\n") == 3
     assert "Traceback" not in err
     assert launcher.returncode == 130
@@ -160,7 +160,7 @@ except KeyboardInterrupt:
 """
     launcher, _ = start(tmp_path, 3, ending, way=way)
     launcher.send_signal(signal.SIGINT)
-    out, _ = launcher.communicate(timeout=20)
+    out, _ = launcher.communicate(timeout=60)
     assert out == "clean\n" * 3
     assert launcher.returncode == 130
 
@@ -177,7 +177,7 @@ while True: time.sleep(1)
     launcher.send_signal(signal.SIGINT)
     assert launcher.stdout.readline() == "no\n"
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=10)
+    launcher.communicate(timeout=60)
     assert not any(map(alive, pids))
 
 
@@ -191,10 +191,21 @@ while not (folder / "pe1").exists(): time.sleep(0.01)
 sys.exit(5 if my_pe == 0 else 0)
 """
     launcher, _ = start(tmp_path, 2, ending, way=way)
-    launcher.communicate(timeout=10)
+    launcher.communicate(timeout=60)
     assert launcher.returncode == 5
     child = int((tmp_path / "child").read_text())
     within(2, lambda: not alive(child))
+
+
+@pytest.mark.parametrize("command", ["run", "sim"])
+def test_what_python_cannot_read_is_shown_as_python_shows_it(tmp_path, run_cli, command):
+    script = tmp_path / "wrong.py"
+    script.write_text("import os\nx = = 2\n")
+    shown = f'  File "{script}", line 2\n    x = = 2\n        ^\nSyntaxError: invalid syntax\n'
+    assert run_cli(command, script, code=1).stderr.startswith(shown)
+    script.write_bytes(b"import os\n\0\n")
+    (line,) = run_cli(command, script, code=1).stderr.splitlines()
+    assert re.fullmatch(r"SyntaxError: source code .*null bytes \(.*wrong.py\)", line)
 
 
 @seldom_new
@@ -324,7 +335,7 @@ shmem.barrier_all()
     assert launcher.stdout.readline() == "launched\n"
     time.sleep(1)  # for the kernel to wait
     launcher.send_signal(signal.SIGINT)
-    _, err = launcher.communicate(timeout=10)
+    _, err = launcher.communicate(timeout=60)
     assert "PE 0: kernel lonely" in err
     assert "signal_wait_until" in err
     assert launcher.returncode == 130

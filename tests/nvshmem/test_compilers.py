@@ -129,7 +129,9 @@ def test_what_numba_cuda_mlir_is_not_used_for_is_said(monkeypatch):
     cure = r"GPUSHMEM_COMPILER=numba-cuda$"
     with pytest.raises(KernelTypingError, match=r"^multicast_array cannot be called in kernels of"):
         compiled(many, (F32, types.int64), {})
-    with pytest.raises(KernelTypingError, match=r"^put: src must be an array, not int64\n"):
+    with pytest.raises(
+        KernelTypingError, match=r"^put: src must be an array, not int64; of an element, .*\n"
+    ):
         compiled(plain, (F32, types.int64, types.int64), {})
     with pytest.raises(ArgumentError, match=rf"plain: debug=True is not available .* {cure}"):
         compiled(plain, (F32, F32, types.int64), {"debug": True})

@@ -1,6 +1,7 @@
 """What people see of an error: the line of theirs, what to write, and none of our frames."""
 
 import re
+import subprocess
 import sys
 import traceback
 
@@ -104,3 +105,38 @@ def test_errors_come_without_our_frames(alone):
             assert len(ours) <= 2, traceback.format_exc()
         else:
             pytest.fail("no error")
+
+
+@shmem.jit
+def norm_of(x):
+    x[0] = np.linalg.norm(x)
+
+
+@shmem.jit
+def signals_an_element(x, signal):
+    shmem.put_signal(x, x, signal[1], 1, shmem.SIGNAL_SET, 0)
+
+
+def test_a_function_that_kernels_do_not_have_is_named_with_its_line(alone):
+    said = r"^kernels cannot call norm\(array\(float64, 1d, C\)\): (.|\n)*x\[0\] = np.linalg.norm"
+    with pytest.raises(shmem.KernelTypingError, match=said) as error:
+        norm_of[1, 1](shmem.zeros(2))
+    assert len(str(error.value).splitlines()) < 10
+    assert "candidate implementations" in error.value.whole
+    assert isinstance(error.value, TypingError)
+    assert isinstance(error.value, TypeError)
+
+
+def test_an_element_in_the_place_of_an_array_says_what_to_give(alone):
+    said = r"signal must be an array of uint64, not uint64; of an element, a\[i\], give .* a\[i:\]"
+    with pytest.raises(shmem.KernelTypingError, match=said):
+        signals_an_element[1, 1](shmem.zeros(2), shmem.zeros(2, "uint64"))
+
+
+def test_python_shows_none_of_our_frames(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import gpushmem\n\ngpushmem.init(heap_size='1M')\ngpushmem.zeros(-1)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stderr.count("  File ") == 1
+    assert f'File "{script}", line 4' in done.stderr
+    assert "ArgumentError: zeros: " in done.stderr

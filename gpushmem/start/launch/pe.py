@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout, where_to_read_on
+from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout, of_the_caller, where_to_read_on
 from gpushmem.job.board import FAILED
 from gpushmem.job.ending import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
 from gpushmem.start.launch.output import Ends, Pipes, whole_lines
 
-__all__ = ["HELD", "run", "status"]
+__all__ = ["HELD", "of_the_script", "run", "status"]
 
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 128 + signal.SIGINT
@@ -174,7 +174,7 @@ def _report(job: Job, error: BaseException) -> None:
     Errors that only say that the job is over are skipped: the launcher has reported the cause.
     """
     board = job.board
-    shown = error.with_traceback(_of_the_script(error.__traceback__))
+    shown = error.with_traceback(of_the_script(error))
     lines = "".join(traceback.format_exception(shown))
     first = not isinstance(error, VERDICTS) and board.claim(
         FAILED, job.my_pe, reason_of(error), lines
@@ -206,15 +206,16 @@ ROOMS = f"start{os.sep}", f"cli{os.sep}", f"explain{os.sep}", "notebook.py"
 LAUNCHER = tuple(f"{Path(__file__).parents[2]}{os.sep}{room}" for room in ROOMS)
 
 
-def _of_the_script(tb: TracebackType | None) -> TracebackType | None:
-    """Drop the traceback's frames outside the script."""
-    start = tb
+def of_the_script(error: BaseException) -> TracebackType | None:
+    """An error's traceback from the script's first frame on; none if Python could not read it."""
+    start = tb = error.__traceback__
     while tb is not None:
         name = tb.tb_frame.f_code.co_filename
-        if not name.startswith((*LAUNCHER, "<frozen runpy")):
-            return tb
+        ours = name.startswith((*LAUNCHER, "<frozen ")) or Path(name).name == "runpy.py"
+        if not ours:
+            return of_the_caller(error, tb)
         tb = tb.tb_next
-    return start
+    return None if isinstance(error, SyntaxError) else start
 
 
 def _wind_up(code: int) -> int:

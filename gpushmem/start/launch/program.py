@@ -59,9 +59,19 @@ def _script(args: Sequence[str]) -> Target:
         main = types.ModuleType("__main__")
         main.__dict__.update(__file__=args[0], __builtins__=__builtins__)
         sys.modules["__main__"] = main  # so that the script's classes can be pickled
-        exec(compile(source, args[0], "exec"), main.__dict__)  # noqa: S102
+        exec(_compiled(source, args[0]), main.__dict__)  # noqa: S102
 
     return _as_python(args, run)
+
+
+def _compiled(source: str | bytes, name: str) -> types.CodeType:
+    try:
+        return compile(source, name, "exec")
+    except ValueError as error:  # Python before 3.12, of a zero byte
+        raise SyntaxError(str(error), (name, None, None, None)) from None
+    except SyntaxError as error:
+        error.filename = error.filename or name
+        raise
 
 
 def _module(args: Sequence[str]) -> Target:
@@ -87,7 +97,7 @@ def _code(args: Sequence[str]) -> Target:
         main = types.ModuleType("__main__")
         main.__dict__.update(__builtins__=__builtins__)
         sys.modules["__main__"] = main
-        exec(compile(text, "<string>", "exec"), main.__dict__)  # noqa: S102
+        exec(_compiled(text, "<string>"), main.__dict__)  # noqa: S102
 
     return _as_python(("-c", *rest), run)
 
