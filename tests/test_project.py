@@ -146,7 +146,7 @@ ROOMS = {
         "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
         "beside", "garbage", "settings", "size", "arguments", "errors",
     ],
-    "memory": ["backends", "size", "arguments", "errors"],
+    "memory": ["backends", "artifacts", "size", "arguments", "errors"],
     "runtime.py": [
         "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "settings",
         "size", "lines", "arguments", "errors",

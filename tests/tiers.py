@@ -592,10 +592,13 @@ SLOW = {
     },
     "simt/test_interpret.py": {
         "test_the_results_are_those_of_the_compiled_engine": (
-            "block_sum counts grid_meets atomics types_of"
+            "block_sum counts grid_meets atomics types_of beyond"
         ),
         "test_pdb_from_outside_stops_where_a_condition_holds": "",
         "test_coverage_counts_the_lines_of_kernels_and_no_others": "",
+    },
+    "simt/test_kernels.py": {
+        "test_a_kernel_of_many_branches_is_compiled": "",
     },
     "simt/test_lockstep.py": {
         "test_only_some_threads_of_a_grid": "",

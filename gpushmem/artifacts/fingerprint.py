@@ -31,6 +31,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
+from gpushmem.artifacts.named import named
 from gpushmem.artifacts.origin import is_dispatcher
 from gpushmem.artifacts.toolchain import toolchain
 from gpushmem.artifacts.twins import ROOT, is_theirs, twin
@@ -254,7 +255,7 @@ def _(value: np.dtype, reading: Reading) -> Description:  # type: ignore[type-ar
 
 @describe.register
 def _(value: np.ndarray, reading: Reading) -> Description:  # type: ignore[type-arg]
-    if type(value) is not np.ndarray or value.nbytes > MOST_BYTES:
+    if type(value) is not np.ndarray or value.nbytes > MOST_BYTES or named(value) is not value:
         raise Unknown(value)
     about = value.shape, value.strides, value.flags.aligned, value.flags.writeable
     data = hashlib.sha256(value.tobytes()).digest()

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from gpushmem.arguments import public, shown, taking
+from gpushmem.artifacts.named import places
 from gpushmem.backends.base import Backend
 from gpushmem.errors import (
     ArgumentError,
@@ -417,6 +418,15 @@ class SymmetricArray(DeviceArray):
 def is_symmetric(array: DeviceArray) -> bool:
     """Whether an array is on a symmetric heap, this PE's or another's."""
     return isinstance(array._lifetime, Allocation)
+
+
+def _named(value: Any) -> np.ndarray[Any, Any] | None:
+    """The memory of an array that a kernel names, where that is host memory."""
+    native = value.native() if isinstance(value, DeviceArray) else None
+    return native if isinstance(native, np.ndarray) else None
+
+
+places.append(_named)
 
 
 def peer_view(native: Any, backend: Backend, array: SymmetricArray) -> DeviceArray:

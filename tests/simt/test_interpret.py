@@ -95,6 +95,16 @@ def types_of_numbers(x, out):
     out[i, 8] = abs(a - np.uint8(200))
 
 
+def beyond_types(x, out):
+    """Floats that do not fit an integer, and shifts by more bits than there are."""
+    i = cuda.grid(1)
+    small = float32(x[i])
+    out[i, 0], out[i, 1], out[i, 2] = int32(x[i]), np.uint8(x[i]), int64(x[i])
+    out[i, 3], out[i, 4], out[i, 5] = int32(small), np.int8(small), x[i]
+    by = int64(i + 40)
+    out[i, 6], out[i, 7] = int64(-9) >> by, uint32(3) << uint32(by)
+
+
 def order_of_blocks(flags, out):
     """A chain through all blocks, from the last: each waits for the next one."""
     t, b = cuda.threadIdx.x, cuda.blockIdx.x
@@ -130,6 +140,8 @@ def records(x, out):
 FLOATS = np.random.default_rng(1).random(128).astype(np.float32)
 INTS = np.arange(128, dtype=np.int32)
 BYTES = np.arange(200, 264).astype(np.uint8)
+BEYOND = np.tile([np.nan, np.inf, -np.inf, 3e9, -3e9, 300, -3.7, 1e19, -1e19, 2e19, 4e4, -4e4, 2.9,
+                  128, 1e30, 0], 4)  # fmt: skip
 PAIRS = np.zeros(64, np.dtype([("a", "i4"), ("b", "f8")], align=True))
 
 
@@ -142,6 +154,7 @@ PAIRS = np.zeros(64, np.dtype([("a", "i4"), ("b", "f8")], align=True))
         (atomics, INTS, np.zeros(8, np.uint32)),
         (types_of_numbers, BYTES, np.zeros((64, 9), np.int64)),
         (types_of_numbers, INTS, np.zeros((128, 9), np.int64)),
+        (beyond_types, BEYOND, np.zeros((64, 8), np.int64)),
         (order_of_blocks, np.zeros(6, np.int32), np.zeros(6)),
         (grid_meets, INTS, np.zeros(128, np.int64)),
         (records, PAIRS, np.zeros(64)),

@@ -3,6 +3,7 @@
 import gc
 import math
 import re
+import sys
 import threading
 
 import numpy as np
@@ -372,6 +373,18 @@ def test_a_kernel_that_cannot_be_typed_names_the_users_line():
 
     with pytest.raises(TypingError, match='x\\[0\\] = "text" \\+ 1  # this line'):
         launch(wrong, 1, 1, np.zeros(1))
+
+
+def test_a_kernel_of_many_branches_is_compiled():
+    """Numba follows them by functions that call themselves: Python must let it."""
+    lines = [f"    if v > {i}: v = v * 2 + x[{i % 7}]" for i in range(600)]
+    scope = {}
+    exec("\n".join(["def kernel(x):", "    v = x[0]", *lines, "    x[0] = v % 1000"]), scope)
+    x = np.arange(-3, 5)
+    limit = sys.getrecursionlimit()
+    assert launch(scope["kernel"], 1, 1, x) == "loops"
+    assert x[0] == -3 % 1000
+    assert sys.getrecursionlimit() == limit
 
 
 def test_a_generator_is_refused_in_words():

@@ -128,6 +128,72 @@ def test_floats_to_integers(name, dtype, values):
         assert apply(call, source([np.nan]), dtype=typ) == wanted
 
 
+# --- what PTX defines and LLVM leaves open
+
+
+def converted(value, dtype, source):
+    """PTX ISA, "cvt", from a float to an integer; one of 8 bits is half of one of 16."""
+    name, bits = np.dtype(dtype).kind, 8 * np.dtype(dtype).itemsize
+    wide = max(bits, 16)
+    low, high = (-(1 << wide - 1), (1 << wide - 1) - 1) if name == "i" else (0, (1 << wide) - 1)
+    if math.isnan(value):
+        whole = 1 << wide - 1 if wide == 64 or source == np.float64 else 0
+    else:
+        whole = low if value <= low else high if value >= high else int(value)
+    return np.array(whole % (1 << bits), f"u{bits // 8}").astype(dtype)
+
+
+def convert(i, x, i8, i16, i32, i64, u8, u16, u32, u64):
+    i8[i], i16[i], i32[i], i64[i] = x[i], x[i], x[i], x[i]
+    u8[i], u16[i], u32[i], u64[i] = x[i], x[i], x[i], x[i]
+
+
+def in_every_form(body, names):
+    """Kernels that call `body(i, ...)`: in loops; in step, half of the threads at a time."""
+    head, scope = f"def kernel({names}):\n    i = cuda.grid(1)\n", {"cuda": cuda}
+    scope["body"] = cuda.jit(device=True)(body)
+    call = f"body(i, {names})\n"
+    exec(f"{head}    {call}", scope)
+    yield scope["kernel"]
+    exec(f"{head}    cuda.syncthreads()\n    if i % 2: {call}    else: {call}", scope)
+    yield scope["kernel"]
+
+
+FLOATS = [0.0, 2.9, -3.7, 127.5, 128.0, 300.0, -300.0, 40_000.0, -40_000.0, 3e9, -3e9, 5e9, 1e19,
+          -1e19, 2e19, np.inf, -np.inf, np.nan]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+def test_floats_that_do_not_fit_an_integer_are_clamped(source):
+    x = np.array(FLOATS, source)
+    types = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
+    for kernel in in_every_form(convert, "x, i8, i16, i32, i64, u8, u16, u32, u64"):
+        got = [np.zeros(x.size, t) for t in types]
+        launch(kernel, 1, x.size, x, *got)
+        for column, dtype in zip(got, types, strict=True):
+            wanted = np.array([converted(float(v), dtype, source) for v in x])
+            np.testing.assert_array_equal(column, wanted, err_msg=f"{source}, {dtype}")
+
+
+def shift(i, x, n, left, right, logical):
+    left[i], right[i] = x[i] << n[i], x[i] >> n[i]
+    logical[i] = np.uint64(x[i]) >> np.uint64(n[i])
+
+
+def test_shifts_by_all_bits_and_more():
+    """PTX clamps a count, of which it has 32 bits."""
+    counts = [0, 1, 5, 31, 32, 63, 64, 65, 100, -1, 1 << 32, (1 << 32) + 3]
+    x, n = (c.ravel() for c in np.meshgrid([1, -1, 7, -(2**63)], counts))
+    for kernel in in_every_form(shift, "x, n, left, right, logical"):
+        left, right, logical = np.zeros_like(x), np.zeros_like(x), np.zeros(x.size, np.uint64)
+        launch(kernel, 1, x.size, x, n, left, right, logical)
+        by = [min(int(k) % 2**32, 64) for k in n]
+        wanted = [(int(v) % 2**64 << k) % 2**64 for v, k in zip(x, by, strict=True)]
+        assert left.view(np.uint64).tolist() == wanted
+        assert right.tolist() == [int(v) >> k for v, k in zip(x, by, strict=True)]
+        assert logical.tolist() == [int(v) % 2**64 >> k for v, k in zip(x, by, strict=True)]
+
+
 def test_large_integers_to_floats_with_directed_rounding():
     x = np.array([2**64 - 1, 2**63 + 1, 2**24 + 1, 7], np.uint64)
     down = apply(lambda v: libdevice.ull2float_rd(v), x, dtype=np.float32)

@@ -12,6 +12,7 @@ import numpy as np
 from gpushmem import settings, store
 from gpushmem.arguments import integer, shown
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.named import places
 from gpushmem.artifacts.shape import PRIORITIES, carveout, shape_of
 from gpushmem.backends import pages
 from gpushmem.backends.base import Config, DeviceFunction, Shape
@@ -127,6 +128,7 @@ class CpuBackend:
         # The running kernel's name is written to the board, where it outlives this process.
         told = address_of(self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1])
         embed(Embedder(self.world.native, self._explain, told))
+        places.append(self._on_heap)
 
     # --- what a backend on top of this one has of its own
 
@@ -208,6 +210,7 @@ class CpuBackend:
 
     def close(self) -> None:
         embed(None)
+        places.remove(self._on_heap)
         if self._recorder is not None:
             self._recorder.close()
         if self._weak is not None:
@@ -236,6 +239,10 @@ class CpuBackend:
             self._tracer.released(offset)
         if self._weak is not None:
             self._weak.freed(offset, nbytes)
+
+    def _on_heap(self, value: Any) -> np.ndarray[Any, Any] | None:
+        """An array of NumPy's that a kernel names, if it is on the symmetric heap."""
+        return value if type(value) is np.ndarray and self.world.holds(value) else None
 
     def heap_offset(self, native: np.ndarray[Any, Any]) -> int:
         return address_of(native) - self.world.heap

@@ -26,6 +26,7 @@ import inspect
 import io
 import math
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ from numba.cuda.utils import numba_target_override
 from gpushmem.artifacts import notice
 from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.kernel_name import KernelName
+from gpushmem.artifacts.named import named
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
 from gpushmem.artifacts.twins import home_of, is_theirs, place_of, twin, without_meaning
 from gpushmem.garbage import seldom_collected
@@ -67,7 +69,7 @@ from gpushmem.lines import is_users
 from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.gpu_model import modelled
 from gpushmem.simt.base.native import i8p, i64, twins
-from gpushmem.simt.compiler import extended, observer
+from gpushmem.simt.compiler import arithmetic, extended, observer
 from gpushmem.simt.compiler.polling import polling_latches
 from gpushmem.simt.compiler.symbols import TRIPS
 
@@ -299,6 +301,21 @@ class SimtBuilder(ir.IRBuilder):
         # is not negative, so that indexing need not ask, and the loop can be vectorised.
         return super().add(lhs, rhs, name, ("nsw",) if self.simt_counting else flags)
 
+    def fptosi(self, value: Any, typ: Any, name: str = "") -> Any:
+        return arithmetic.to_integer(self, "fptosi", value, typ)
+
+    def fptoui(self, value: Any, typ: Any, name: str = "") -> Any:
+        return arithmetic.to_integer(self, "fptoui", value, typ)
+
+    def shl(self, lhs: Any, rhs: Any, *rest: Any) -> Any:
+        return arithmetic.shifted(self, "shl", lhs, rhs, super().shl)
+
+    def lshr(self, lhs: Any, rhs: Any, *rest: Any) -> Any:
+        return arithmetic.shifted(self, "lshr", lhs, rhs, super().lshr)
+
+    def ashr(self, lhs: Any, rhs: Any, *rest: Any) -> Any:
+        return arithmetic.shifted(self, "ashr", lhs, rhs, super().ashr)
+
     def atomic_rmw(self, op: str, ptr: Any, val: Any, ordering: str, name: str = "") -> Any:
         generate = partial(INTRINSICS["atomicrmw"], self, op, ptr, val, ordering)
         what = UPDATES.get(op, observer.OTHER)
@@ -518,9 +535,10 @@ class SimtBytecode(compiler.CUDATranslateBytecode):
         changed = super().run_pass(state)
         for block in state.func_ir.blocks.values():
             for assign in block.find_insts(nb_ir.Assign):
-                named = assign.value
-                if isinstance(named, nb_ir.Global | nb_ir.FreeVar) and named.name in IN_PASSES:
-                    named.value = twin(named.value)
+                read = assign.value
+                if not isinstance(read, nb_ir.Global | nb_ir.FreeVar):
+                    continue
+                read.value = twin(read.value) if read.name in IN_PASSES else named(read.value)
         return changed
 
 
@@ -767,6 +785,9 @@ class SimtContext(CUDATargetContext):
     def call_internal(self, builder: Any, fndesc: Any, sig: Any, args: Any) -> ir.Value:
         return self.call_conv.call_internal(builder, fndesc, sig, args)
 
+    def get_constant_generic(self, builder: Any, ty: Any, val: Any) -> Any:
+        return super().get_constant_generic(builder, ty, named(val))
+
     def get_getattr(self, typ: Any, attr: str) -> Any:
         return super().get_getattr(_place_type(typ, attr), attr)
 
@@ -817,7 +838,7 @@ class SimtTypingContext(CUDATypingContext):
             raise errors.TypingError(str(error), highlighting=False) from None
 
     def resolve_value_type(self, val: Any) -> Any:
-        meaning = _meaning(val)
+        meaning = _meaning(named(val))
         if isinstance(meaning, compiler.ExternFunction):
             self._declare(meaning)
         if isinstance(meaning, KernelName):
@@ -942,10 +963,21 @@ def compiling() -> Iterator[None]:
         (dispatcher, "get_current_device"): _Device,
         (PassManager, "dependency_analysis"): _dependencies,
     }
-    with cuda_lock, core_lock, seldom_collected():
+    with cuda_lock, core_lock, seldom_collected(), deep_recursion():
         simt_target.gpus = simt_target.gpus or vars(cuda_target).get("_targetctx")
         with replaced(ours):
             yield
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Within, Python functions may be nested deeply: Numba's follow a kernel's branches."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 10_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def compile_function(

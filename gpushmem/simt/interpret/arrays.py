@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent
 
-from gpushmem.simt.interpret.numbers import READ, fitted, number
+from gpushmem.simt.interpret.numbers import FLOATS, READ, fitted, number
 from gpushmem.simt.interpret.threads import Fiber
 
 __all__ = ["Array", "array_at", "fresh", "in_kernel", "record_at"]
@@ -43,6 +43,8 @@ class Array(np.ndarray[Any, Any]):
         return value
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(value, FLOATS) and self.dtype.kind in "iu":
+            value = fitted(value, self.dtype)
         try:
             setitem(self, index, value)
         except OverflowError:

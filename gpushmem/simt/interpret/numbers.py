@@ -86,8 +86,21 @@ def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind not in "iu":
         return dtype.type(value)
     bits = 8 * dtype.itemsize
-    whole = int(value) & ((1 << bits) - 1)
+    whole = clamped(value, dtype) if isinstance(value, FLOATS) else int(value)
+    whole &= (1 << bits) - 1
     return dtype.type(whole - (1 << bits) if dtype.kind == "i" and whole >> (bits - 1) else whole)
+
+
+FLOATS = float, np.floating
+
+
+def clamped(value: Any, dtype: np.dtype[Any]) -> int:
+    """A float as an integer of a dtype, or of 16 bits: as `compiler.arithmetic` has it."""
+    bits, signed = max(8 * dtype.itemsize, 16), dtype.kind == "i"
+    if value != value:  # noqa: PLR0124  (NaN)
+        return 1 << bits - 1 if bits == 64 or isinstance(value, float) else 0
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return low if value <= low else high if value >= high else int(value)
 
 
 class Cast:
@@ -124,6 +137,8 @@ def _rule(op: Callable[..., Any], argtypes: tuple[Any, ...]) -> Callable[..., An
     inside = [numpy_support.as_dtype(typ) for typ in signature.args]
     if dtype.kind in "iu" and len(inside) == 1:  # which is computed in the operand's bits
         return lambda operand: number(fitted(fitted(op(int(operand)), inside[0]), dtype))
+    if op in (operator.lshift, operator.rshift):  # by 64 bits at most: see `compiler.arithmetic`
+        return lambda a, by: number(fitted(op(int(a), min(int(by) & 0xFFFFFFFF, 64)), dtype))
     if dtype.kind in "iu":
         return lambda *operands: number(fitted(op(*map(int, operands)), dtype))
     return lambda *operands: op(*(t.type(v) for t, v in zip(inside, operands, strict=True)))

@@ -292,14 +292,7 @@ def _arithmetic(op: str, mode: str, builder: Any, *args: ir.Value) -> ir.Value:
 def _to_integer(mode: str, signed: bool, result: ir.Type, builder: Any, value: ir.Value) -> Any:
     whole = {"rn": "rint", "rd": "floor", "ru": "ceil", "rz": "trunc"}[mode]
     rounded = _intrinsic(whole, builder, value)
-    name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{SUFFIX[result]}.{SUFFIX[value.type]}"
-    fnty = ir.FunctionType(result, [value.type])
-    saturated = cgutils.get_or_insert_function(builder.module, fnty, name)
-    integer = builder.call(saturated, [rounded])  # a NaN becomes 0
-    if value.type != f64 and result != i64:
-        return integer
-    nan = builder.fcmp_unordered("uno", value, value)  # PTX ISA, "cvt", "Integer Notes"
-    return builder.select(nan, result(-(1 << result.width - 1)), integer)
+    return (builder.fptosi if signed else builder.fptoui)(rounded, result)
 
 
 def _to_float(mode: str, signed: bool, result: ir.Type, builder: Any, value: ir.Value) -> Any:
