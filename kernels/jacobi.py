@@ -356,7 +356,7 @@ class Jacobi(Plan):
         )  # fmt: skip
 
     def exchange(self, u: Any, *, stream: Any = 0) -> None:
-        """Fill the halo of `u` with the neighbours' cells; for who has changed cells of it.
+        """Refresh the halo of `u`: call it after you have changed cells of `u`.
 
         All PEs of the team call. Asynchronous, in `stream`'s order.
         """

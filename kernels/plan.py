@@ -3,13 +3,14 @@
 A *plan* owns what a kernel needs on the symmetric heap, made once for a size, a dtype and a team.
 Calling it launches the kernel; calls follow each other without any barrier. What makes that sound:
 
-**Two slots and an epoch.** Each call has a number, its *epoch*: 1, 2, 3, ... on every PE. Memory
-that others write to, *boxes* and the *signals* that tell of them, is there twice: epoch e uses slot
-e % 2, and a signal is set to e, and waited for until it equals e. Kernels count the epochs
+**Two slots and an epoch.** Each call has a number, its *epoch*: 1, 2, 3, ... on every PE. There are
+two copies of each *box* (memory that other PEs write to) and of each *signal*: epoch e uses slot
+e % 2; a signal is set to e, and waited for until it equals e. Kernels count the epochs
 themselves, each block for itself (`parts.begin`, `parts.end`), so a launch is the same every time,
 and can be captured in a CUDA graph. The one rule that a kernel must keep:
 
-    in every call a PE hears from every PE whose boxes it writes to, perhaps by way of others.
+    in every call, each PE must receive something from every PE it writes to, directly or through
+    others.
 
 Then PE p may write to slot e % 2 of PE q in epoch e without asking. Before it began epoch e, p
 finished epoch e - 1, in which it heard of something that q did in epoch e - 1. That q did after it
@@ -139,8 +140,8 @@ class Plan:
     def sendable(self, array: Any) -> Any:
         """A device array of the plan's own, as memory that kernels can send from to any member.
 
-        It is registered, until `free`, where members are on several machines. What users give is
-        for them to register.
+        If the team spans machines, the plan registers it until `free`. Arrays that users pass in
+        they must register themselves.
         """
         if self.reachable:
             return array
