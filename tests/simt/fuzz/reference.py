@@ -106,9 +106,12 @@ class Memory:
         self.block = block
         self.values = filled(shape, dtype, block.fill).reshape(-1)
         self.view = Shared(self, np.arange(self.values.size).reshape(shape))
-        self.epoch, self.used = 0, {}
+        self.epoch, self.used, self.written = 0, {}, set()
 
     def note(self, cell, writes, who=None):
+        if (not writes or who == ATOMICALLY) and cell not in self.written:
+            raise Rejected("it reads shared memory that nobody has written")
+        self.written.add(cell)
         if self.epoch != self.block.epoch:
             self.epoch, self.used = self.block.epoch, {}
         who = self.block.running if who is None else who
