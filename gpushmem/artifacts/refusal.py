@@ -38,7 +38,12 @@ class Refused(errors.TypingError):
 class KernelTypingError(errors.TypingError, CoreTypingError, public.KernelTypingError):
     """A kernel that cannot be typed; caught as Numba's error, as numba-cuda's, and as ours."""
 
-    whole: str  # what Numba says, with all that it has tried
+    def __init__(self, text: str, whole: str) -> None:
+        errors.TypingError.__init__(self, text, highlighting=False)
+        self.whole = whole  #: what Numba says, with all that it has tried
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return public.KernelTypingError, (str(self),)
 
 
 KernelTypingError.__module__ = public.__name__  # as users know it
@@ -65,9 +70,7 @@ def as_kernel_error(error: errors.TypingError, py_func: Callable[..., Any]) -> K
             f"kernels cannot call {call[1]}: Numba has no such function for GPUs, or not for these "
             "types (its reasons are in this error's `whole`)"
         ) + ("\n" + source[0] if source else "")
-    made = KernelTypingError(text, highlighting=False)
-    made.whole = whole
-    return made
+    return KernelTypingError(text, whole)
 
 
 def _line_of(name: str, py_func: Callable[..., Any]) -> int | None:

@@ -1,5 +1,6 @@
 """What people see of an error: the line of theirs, what to write, and none of our frames."""
 
+import pickle
 import re
 import subprocess
 import sys
@@ -123,8 +124,23 @@ def test_a_function_that_kernels_do_not_have_is_named_with_its_line(alone):
         norm_of[1, 1](shmem.zeros(2))
     assert len(str(error.value).splitlines()) < 10
     assert "candidate implementations" in error.value.whole
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (type(again), str(again)) == (shmem.KernelTypingError, str(error.value))
     assert isinstance(error.value, TypingError)
     assert isinstance(error.value, TypeError)
+
+
+@shmem.jit
+def raises_a_value(x, i):
+    if i > 2:
+        raise ValueError(i)
+    x[0] = i
+
+
+def test_an_exception_of_a_value_is_refused_with_its_line(alone):
+    said = r"^ValueError\(...\) at test_errors_shown.py:\d+: .* arguments .* must be constants"
+    with pytest.raises(shmem.KernelTypingError, match=said):
+        raises_a_value[1, 1](shmem.zeros(1), 1)
 
 
 def test_an_element_in_the_place_of_an_array_says_what_to_give(alone):

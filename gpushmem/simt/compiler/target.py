@@ -212,6 +212,15 @@ class SimtCallConv(callconv.CUDACallConv):
         leave = getattr(builder, "simt_leave", None)
         (leave or builder.ret)(code if isinstance(code, ir.Value) else callconv._const_int(code))
 
+    def return_dynamic_user_exc(
+        self, builder: Any, exc: type, *_: Any, loc: Any = None, **__: Any
+    ) -> None:
+        where = f" at {Path(loc.filename).name}:{loc.line}" if loc else ""
+        raise Refused(
+            f"{exc.__name__}(...){where}: in kernels the arguments of an exception must be "
+            "constants; print the values, or write them to an array"
+        )
+
     def return_user_exc(
         self, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
     ) -> None:
