@@ -1,6 +1,7 @@
 """Functions of LLVM bitcode for GPUs, called from kernels: instructions, memory, failures."""
 
 import os
+import subprocess
 import sys
 import traceback
 from functools import wraps
@@ -421,3 +422,12 @@ def test_a_declaration_that_does_not_fit_the_bitcode_is_refused(tmp_path):
     twice = cuda.declare_device("twice", "float64(float64, int32, int32)", link=link)
     with pytest.raises(BackendUnavailable, match=r"twice takes 1 arguments in .*, not the 3 of"):
         launch(lambda x: twice(x[0], 1, 2), 1, 1, np.ones(1))
+
+
+def test_passes_may_be_the_first_that_a_process_asks_of_llvm():
+    code = (
+        "import llvmlite.binding as llvm\n"
+        "from gpushmem.simt.base import passes\n"
+        "passes.over_module(llvm.parse_assembly(''), ('global_dead_code_eliminate',))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,6 +17,7 @@ SIMPLIFYING = "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "de
 
 @cache
 def _default_machine() -> Any:
+    llvm.initialize_native_target()  # it may be the first that this process asks of LLVM
     return llvm.Target.from_default_triple().create_target_machine()
 
 
