@@ -128,7 +128,9 @@ def test_types_that_do_not_fit_are_refused_when_the_kernel_is_compiled(suffix):
         scoped = line.replace("(", suffix + "(", 1)
         named = line.partition("(")[0] + ":"
         said = text.replace(named, named.replace(":", suffix + ":"))
-        said = said.replace("an array, not int64$", "an array, not int64; of an element, a.i., give")
+        said = said.replace(
+            "an array, not int64$", "an array, not int64; of an element, a.i., give"
+        )
         exec(f"def kernel({', '.join(arrays)}):\n    shmem.{scoped}", scope)
         with pytest.raises(TypingError) as error:
             compile_first(shmem.jit(scope["kernel"]), *arrays.values())

@@ -13,23 +13,35 @@ from llvmlite import ir
 
 __all__ = ["shifted", "to_integer"]
 
-i16 = ir.IntType(16)
-SUFFIX = {ir.HalfType(): "f16", ir.FloatType(): "f32", ir.DoubleType(): "f64"}
+f32, f64, i32 = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
+BELOW_ONE = {f32: 1 - 2.0**-24, f64: 1 - 2.0**-53}  # the largest number below 1
 
 
-def to_integer(builder: Any, op: str, value: ir.Value, typ: Any) -> ir.Value:
-    """A float as an integer: `op` is "fptosi" or "fptoui". What does not fit is clamped.
+def to_integer(builder: Any, value: ir.Value, typ: Any, signed: bool) -> ir.Value:
+    """A float as an integer. What does not fit is clamped.
 
     Of NaN it is 0, or the highest bit alone if either of both has 64 bits. PTX has no conversion to
-    8 bits: it is one to 16, of which the lower half is left.
+    8 bits: it is one to 16, of which the lower half is left. LLVM's `fptosi.sat` would do it, but
+    not in the lanes of vectors.
     """
-    wide = typ if typ.width > 8 else i16
-    name = f"llvm.{op}.sat.i{wide.width}.{SUFFIX[value.type]}"
-    result = builder.call(_function(builder, name, wide, value.type), [value])
-    if wide.width == 64 or isinstance(value.type, ir.DoubleType):
-        nan = builder.fcmp_unordered("uno", value, value)
-        result = builder.select(nan, wide(1 << wide.width - 1), result)
-    return result if wide is typ else builder.trunc(result, typ)
+    if value.type not in BELOW_ONE:  # a float16
+        value = builder.fpext(value, f32)
+    kind, bits, ones = value.type, max(typ.width, 16), (1 << typ.width) - 1
+    top = 1 << (bits - 1 if signed else bits)
+    low, last = kind(-float(top) if signed else 0.0), kind(top * BELOW_ONE[kind])
+    inside = builder.select(builder.fcmp_ordered(">", value, low), value, low)
+    inside = builder.select(builder.fcmp_ordered("<", inside, last), inside, last)
+    convert = ir.IRBuilder.fptosi if signed or bits < 32 else ir.IRBuilder.fptoui
+    result = convert(builder, inside, typ if typ.width >= 32 else i32)
+    if typ.width < 32:
+        result = builder.trunc(result, typ)
+    beyond = builder.fcmp_ordered(">=", value, kind(float(top)))
+    result = builder.select(beyond, typ((top - 1) & ones), result)
+    highest = bits == 64 or kind == f64
+    if highest == signed:  # a NaN is `low` by now, which is the same
+        return result
+    nan = builder.fcmp_unordered("uno", value, value)
+    return builder.select(nan, typ((highest << bits - 1) & ones), result)
 
 
 def shifted(builder: Any, op: str, value: ir.Value, count: ir.Value, shift: Any) -> ir.Value:

@@ -311,10 +311,10 @@ class SimtBuilder(ir.IRBuilder):
         return super().add(lhs, rhs, name, ("nsw",) if self.simt_counting else flags)
 
     def fptosi(self, value: Any, typ: Any, name: str = "") -> Any:
-        return arithmetic.to_integer(self, "fptosi", value, typ)
+        return arithmetic.to_integer(self, value, typ, signed=True)
 
     def fptoui(self, value: Any, typ: Any, name: str = "") -> Any:
-        return arithmetic.to_integer(self, "fptoui", value, typ)
+        return arithmetic.to_integer(self, value, typ, signed=False)
 
     def shl(self, lhs: Any, rhs: Any, *rest: Any) -> Any:
         return arithmetic.shifted(self, "shl", lhs, rhs, super().shl)
