@@ -67,7 +67,7 @@ def _script(args: Sequence[str]) -> Target:
 def _compiled(source: str | bytes, name: str) -> types.CodeType:
     try:
         return compile(source, name, "exec")
-    except ValueError as error:  # Python before 3.12, of a zero byte
+    except ValueError as error:  # of a zero byte, in older Pythons
         raise SyntaxError(str(error), (name, None, None, None)) from None
     except SyntaxError as error:
         error.filename = error.filename or name

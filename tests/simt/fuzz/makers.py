@@ -316,10 +316,11 @@ def moving(w, scope):
         last = [Line("out[g] = v")] if word == "return" else []
         condition = w.one([w.condition(inner, False), w.condition(inner, True), f"t > {i} + u"])
         pieces.append(Line(f"if {condition}:", [*last, Line(word)]))
-        scope.left |= word == "return"
+        inner.left |= word == "return"
     if w.chance(0.3):
         pieces += w.lines(inner)
     w.random.shuffle(pieces)
+    scope.left |= inner.left
     scope.numbers += names
     k = w.random.randint(2, 4)
     if w.chance(0.5):
