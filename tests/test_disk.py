@@ -221,6 +221,7 @@ def test_a_fifo_in_the_folder_holds_nobody_up(folder):
     (folder / disk.PRUNED).unlink()
     for name in (NAME, disk.PRUNED, f"{NAME}.lock"):
         os.mkfifo(folder / name, 0o600)
+        os.utime(folder / name, (0, 0))  # the folder is to be pruned
 
     def build():
         built = store.get_or_build(NAME, lambda: DATA, bytes, bytes)

@@ -60,9 +60,12 @@ def test_two_kernels_of_the_same_code_each_have_their_array(run_pes):
 
             arrays = [shmem.zeros(2, like=np) for _ in range(2)]
             kernels = [reading(array) for array in arrays]
+            out = shmem.device_array(1)
+            for kernel in kernels:  # compiled while both arrays have the same values
+                kernel[1, 1](out)
+            shmem.synchronize()
             for number, array in enumerate(arrays):
                 array[1] = number + 1
-            out = shmem.device_array(1)
             for number, kernel in enumerate(kernels):
                 kernel[1, 1](out)
                 assert out.numpy()[0] == number + 1
