@@ -1,4 +1,8 @@
-"""Work in a copy of this process: what can be done meanwhile, and is found in the store."""
+"""Work in a copy of this process: what can be done meanwhile, and is found in the store.
+
+Such copies act for this process. Children that its users fork do not; what these are to forget is
+said to `children_of_users`.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,31 @@ from contextlib import suppress
 
 from gpushmem import disk
 
-__all__ = ["beside", "fork"]
+__all__ = ["beside", "children_of_users", "fork"]
 
 MOST_SECONDS = 600.0
 
 
+_forking = threading.local()  # has `copy` where this module forks
+
+
+def children_of_users(forget: Callable[[], object]) -> None:
+    """Call `forget` in each child that is forked from now on, other than by `fork`."""
+    os.register_at_fork(after_in_child=lambda: hasattr(_forking, "copy") or forget())
+
+
 def fork() -> int:
-    """`os.fork()`, without Python's warning about threads.
+    """`os.fork()` of a copy that acts for this process, without Python's warning about threads.
 
     They are idle worker pools of numerical libraries, which handle a fork themselves.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+        _forking.copy = True
+        try:
+            return os.fork()
+        finally:
+            del _forking.copy
 
 
 def beside(work: Callable[[], object], nice: int = 0) -> None:
@@ -45,7 +61,7 @@ def beside(work: Callable[[], object], nice: int = 0) -> None:
             os.waitpid(child, 0)
         return
     try:
-        if os.fork() == 0:
+        if fork() == 0:
             _settle(ours, nice)
             work()
     finally:

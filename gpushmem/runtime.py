@@ -19,6 +19,7 @@ from gpushmem.arguments import integer, public, shown, taking
 from gpushmem.backends import choice, registry
 from gpushmem.backends.about import Tuning
 from gpushmem.backends.base import GAP
+from gpushmem.beside import children_of_users
 from gpushmem.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -27,7 +28,8 @@ from gpushmem.errors import (
     NotInitializedError,
     ShmemError,
 )
-from gpushmem.job.ending import failed, note_exceptions, tell_the_others
+from gpushmem.job import forked
+from gpushmem.job.ending import failed, interrupted, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
 from gpushmem.job.job import current as current_job
 from gpushmem.job.peers import Peers
@@ -206,6 +208,7 @@ MOST_QPS = 1 << 16
 def current(what: str = "this") -> Runtime:
     """Return the current runtime; raises `NotInitializedError` naming the caller, `what`."""
     if _runtime is None:
+        forked.check(what)
         raise NotInitializedError(f"{what}: call gpushmem.init() first")
     return _runtime
 
@@ -259,6 +262,8 @@ def init(
     global _runtime, _given  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
+    if not forked.may_begin():
+        forked.check("init")
     if _abandoned is not None:
         raise ShmemError(
             f"init: an error has ended the session of PE {_abandoned.backend.my_pe} of "
@@ -277,10 +282,16 @@ def init(
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))
-    _runtime = Runtime(made(heap_bytes))
+    forked.note(pes.my_pe, pes.n_pes, pes.n_pes == 1 and not _launched(pes))
+    _runtime = Runtime(forked.belongs(made(heap_bytes)))
     host.call = _host_call
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+
+
+def _launched(pes: Job | Peers) -> bool:
+    """Whether a launcher of ours has started the PEs."""
+    return isinstance(pes, Job) and bool(pes.board["launcher"])
 
 
 def _check_given(asked: Given, pes: Job | Peers) -> None:
@@ -398,7 +409,10 @@ def _abandon() -> None:
 def _at_exit() -> None:
     """Wait for launches the script left running, so that their errors are not lost."""
     if _runtime is not None and failed():  # the other PEs may be waiting for this one
-        _runtime.backend.synchronize()
+        if interrupted():
+            _runtime.backend.stop(PATIENCE)  # that launches were cancelled is no news
+        else:
+            _runtime.backend.synchronize()
     else:
         settle()
 
@@ -409,6 +423,15 @@ def settle() -> None:
         _runtime.backend.settle("the end of the script")
     if _abandoned is not None:
         _abandoned.backend.synchronize()
+
+
+def _in_a_child() -> None:
+    """The runtime is the parent's."""
+    global _runtime, _abandoned, _given  # noqa: PLW0603
+    _runtime = _abandoned = _given = None  # `host.call` asks for it
+
+
+children_of_users(_in_a_child)
 
 
 def _known(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:

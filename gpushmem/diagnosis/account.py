@@ -74,14 +74,17 @@ class Accountant:
         self._job, self._meeting, self._journal = job, meeting, journal
         self._arrays, self._asking = arrays, asking
 
-    def account(self, stacks: bool = False) -> dict[str, Any]:
-        """All of it; see `report` for what is in it."""
+    def account(self, stacks: bool = False, blocked: Parked | None = None) -> dict[str, Any]:
+        """All of it; see `report` for what is in it. `blocked`: what the main thread waits in."""
         found = waits()
+        host = [*hosts(), *self._asking.waits().items()]
+        if blocked is not None:
+            host.append((threading.main_thread().ident or 0, blocked))
         alike = _alike(found)
         busy = sorted({launch.name for launch in running()} - {wait.kernel for wait in found})
         return {
             "pe": self._job.my_pe,
-            "host": [self._host(*each) for each in (*hosts(), *self._asking.waits().items())],
+            "host": [self._host(*each) for each in host],
             "busy": busy,
             "unstarted": unstarted(),
             "waits": [self._wait(group) for group in alike[:MOST]],

@@ -1,8 +1,12 @@
-"""What may move in a process whose Python threads all wait: its timers, signals, native threads.
+"""What may move in a process whose threads all wait: its timers, its signals, native threads.
 
 Linux tells of each thread what system call it is in. One that runs, or sleeps until a time of its
 own choice, may move; one that waits for something else (a lock, a file) moves when that comes, and
 so after whoever brings it. The idle pools of numerical libraries wait for locks.
+
+A thread of Python's that is in no wait of ours must wait for a lock of this process, without a
+limit: in `Lock.acquire`, `Thread.join`, or in C++, as PyTorch does for a future. Only another
+thread of the process can end that. (One that waits for the interpreter does so with a limit.)
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["alarmed", "natives"]
+__all__ = ["alarmed", "blocked", "others"]
 
 TASKS = "/proc/self/task"
 SIGNALS = re.compile(rb"^(?:SigPnd|ShdPnd|SigBlk):\s*(\w+)", re.MULTILINE)  # in this order
@@ -24,7 +28,8 @@ TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 LONG = 600_000  # milliseconds: who waits for events so long, as MPI's threads do, waits for these
 
 Words = list[int]  # the arguments of a system call
-FUTEX_WAITS = 0, 9  # FUTEX_WAIT and FUTEX_WAIT_BITSET, behind the flags
+FUTEX, FUTEX_WAITS = 202, (0, 9)  # FUTEX_WAIT and FUTEX_WAIT_BITSET, behind the flags
+PRIVATE = 0x80  # the flag of a lock of one process
 
 
 def _pointer(k: int) -> Callable[[Words], bool]:
@@ -49,7 +54,7 @@ TIMED: dict[int, Callable[[Words], bool]] = {
     23: _pointer(4),  # select
     35: _always,  # nanosleep
     128: _pointer(2),  # rt_sigtimedwait
-    202: lambda words: words[1] & 0x7F in FUTEX_WAITS and words[3] != 0,
+    FUTEX: lambda words: words[1] & 0x7F in FUTEX_WAITS and words[3] != 0,
     219: _always,  # restart_syscall: a sleep that a signal has interrupted
     220: _pointer(3),  # semtimedop
     230: _always,  # clock_nanosleep
@@ -74,16 +79,20 @@ def alarmed() -> bool:
     return bool((mine | shared) & ~blocked)
 
 
-def natives() -> tuple[tuple[Any, ...], ...] | None:
-    """The threads that run no Python, and how often each has run; None if one may move by itself.
+def others(pythons: set[int]) -> tuple[tuple[Any, ...], ...] | None:
+    """Threads that run no Python, and those of `pythons`, and how often each has run.
 
-    While what is returned stays the same, none of them has run.
+    None if one may move by itself. While what is returned stays the same, none of them has run.
     """
-    known = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
+    known = _pythons()
+    if not pythons <= set(known.values()):
+        return None  # one that Python's `threading` does not know
     found = []
-    for task in sorted({int(name) for name in os.listdir(TASKS)} - known):
+    for task in sorted(int(name) for name in os.listdir(TASKS)):
+        if task in known and known[task] not in pythons:
+            continue
         try:
-            if _sleeps_or_runs(task):
+            if _moves_by_itself(task, task in known):
                 return None
             switches = SWITCHES.findall(_status(task))
         except OSError:  # it has just ended
@@ -92,14 +101,35 @@ def natives() -> tuple[tuple[Any, ...], ...] | None:
     return tuple(found)
 
 
-def _sleeps_or_runs(task: int) -> bool:
+def blocked(ident: int) -> bool:
+    """Whether a thread of Python's waits for a lock of this process, without a limit."""
+    for task, known in _pythons().items():
+        if known == ident:
+            with suppress(OSError):
+                return not _moves_by_itself(task, python=True)
+    return False
+
+
+def _pythons() -> dict[int, int]:
+    """The threads that Python knows: the system's number of each, and Python's."""
+    main = threading.main_thread()  # after a fork, older Pythons have its parent's number
+    return {
+        (os.getpid() if thread is main else thread.native_id or 0): thread.ident or 0
+        for thread in threading.enumerate()
+    }
+
+
+def _moves_by_itself(task: int, python: bool) -> bool:
     try:
         number, *words = _read(f"{TASKS}/{task}/syscall").split()
     except PermissionError:  # a container that forbids it: then only whether it runs is known
-        return b"State:\tR" in _status(task)
+        return python or b"State:\tR" in _status(task)
     if not number.isdigit():  # "running", or -1 for what is stopped elsewhere
         return True
-    return TIMED.get(int(number), _never)([int(word, 16) for word in words])
+    arguments = [int(word, 16) for word in words]
+    if python and (int(number) != FUTEX or not arguments[1] & PRIVATE):
+        return True
+    return TIMED.get(int(number), _never)(arguments)
 
 
 def _status(task: int) -> bytes:

@@ -27,10 +27,12 @@ said that it is still, or is on top of the wait, which this look sees, or has se
 Signals that others send are no part of this, nor timers that a handler sets and that end before
 anybody looks.
 
-Threads that run no Python are asked of the system. One that is running, or sleeps until a time of
+The system is asked about threads that run no Python, and about those of Python's that are in no
+wait of ours but in one for a lock of this process. One that is running, or sleeps until a time of
 its own choice, may move: the PE is not still. For the others, that they have not run from one look
 to the next is part of what has to stay the same. What they wait for comes from a thread, of which
-the same is known, or from outside.
+the same is known, or from outside. A main thread that waits for a lock runs handlers of signals
+when it has the lock, or begins with them as soon as a signal comes, which ends its system call.
 
 What is only *quiet*, polling included, for long is reported, once, and goes on; hosts that poll in
 Python (`asking`) are quiet, too. What becomes of the job is said in the board's verdict: waits of
@@ -57,7 +59,7 @@ from gpushmem.diagnosis.report import gone, report
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.descriptors import above_standard
 from gpushmem.job.job import Job
-from gpushmem.simt.base.parking import Parked, all_at_rest, help_others, hosts, moves, parked
+from gpushmem.simt.base.parking import Parked, help_others, hosts, moves, parked, restless
 from gpushmem.simt.run.kernel import running
 
 __all__ = ["Watch"]
@@ -147,7 +149,9 @@ class Watch:
     def _hear(self) -> None:
         """When there is a verdict, end the waits of this PE."""
         board = self._board
-        if board["verdict"] != NONE:
+        if board["verdict"] == NONE:
+            self._over = None
+        else:
             self._over = self._over or Over()
             if self._over.end(alone=board.n_pes == 1, for_good=not board["launcher"]):
                 board["verdict"], self._over = NONE, None  # of one PE by itself: it may go on
@@ -158,7 +162,8 @@ class Watch:
             usual = sys.getswitchinterval()
             sys.setswitchinterval(SHORT)
             try:
-                account = self._accountant.account(stacks=self._board["stacks"] > answered)
+                stacks, blocked = self._board["stacks"] > answered, self._stillness.blocked
+                account = self._accountant.account(stacks, blocked)
             except Exception as error:  # noqa: BLE001  (who asks is told)
                 account = {"pe": self._pe, "error": repr(error)}
             finally:
@@ -224,6 +229,8 @@ class Watch:
     def _check_timeout(self) -> None:
         limit = self._board["timeout"] / 1e9
         waits = [wait for _, wait in hosts()] + [*self._asking.waits().values()]
+        if self._stillness.number and self._stillness.blocked:
+            waits.append(self._stillness.blocked)
         for wait in waits if limit else ():
             if time.monotonic() - wait.since > limit and not wait.ready():
                 reason = f"PE {self._pe} has waited for {limit:g} s in {wait.what}"
@@ -308,6 +315,7 @@ class Stillness:
         self.number = 0  # while the PE is still: counts how often it has become so
         self.quiet_since = 0  # monotonic nanoseconds, while nothing but polls happens; else 0
         self.confirms = False  # whether the PE has been still for two rounds since the probe
+        self.blocked: Parked | None = None  # the main thread's wait, if it is none of ours
         self._count = 0
         self._still, self._quiet = Same(), Same()
         self._probe, self._probed = 0, Turns()
@@ -321,10 +329,10 @@ class Stillness:
         still: Any = None
         if main is None or not running() <= turns.launches or any(w.ready() for w in waits):
             quiet = None
-        elif main in waits and not any(word["timed"] for _, word in words):
-            natives = None if movers.alarmed() or not all_at_rest() else movers.natives()
+        elif (main in waits or self.blocked) and not any(word["timed"] for _, word in words):
+            others = None if movers.alarmed() else movers.others(restless())
             polls = [int(word["polls"]) for _, word in words]
-            still = None if natives is None else (quiet, polls, natives)
+            still = None if others is None else (quiet, polls, others)
         if moves() != before or any(each.pending for each in self._late):
             quiet = still = None
         if not self._quiet.look(quiet, turns):
@@ -343,7 +351,12 @@ class Stillness:
     def _main(self) -> Parked | None:
         """What the main thread waits in; None if it does not."""
         ident = threading.main_thread().ident or 0
-        return parked.get(ident) or self._asking.waits().get(ident)
+        known = parked.get(ident) or self._asking.waits().get(ident)
+        if known is None and movers.blocked(ident):
+            self.blocked = self.blocked or Parked("a wait for another thread", lambda: False)
+        else:
+            self.blocked = None
+        return known or self.blocked
 
 
 class Turns(dict[Any, int]):

@@ -8,7 +8,8 @@ number.
 
 The *verdict* is the reason a job ends before its PEs return: a PE failed, no PE can go on, or a
 host waited too long. The first PE to claim a verdict wins; a lock on the board's file decides which
-one that is, and the system releases the lock of a process that dies.
+one that is, and the system releases the lock of a process that dies. A deadlock is no longer one
+when all PEs have handled its error, and begin anew.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ PE = np.dtype(
         # `itemsize` keeps PEs on separate cache lines. Kernels read `ended`: it comes first.
         "names": [
             "ended", "code", "pid", "namespace", "initialised", "still", "confirmed",
-            "quiet_since", "answered", "account_bytes", "met", "turns", "kernel",
+            "quiet_since", "answered", "account_bytes", "met", "turns", "handled", "kernel",
         ],
-        "formats": ["i8"] * 12 + ["S40"],
+        "formats": ["i8"] * 13 + ["S40"],
         "itemsize": 192,
     }
 )  # fmt: skip
 # ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
 # `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: `diagnosis/termination`.
 # met: 1 when the PE waits for the announcement (`start/bootstrap/inherited`). turns:
-# `backends/cpu/weak/pending`. kernel: name of a running kernel.
+# `backends/cpu/weak/pending`. handled: see `handle`. kernel: name of a running kernel.
 # Signals that a kernel with a wild store may be killed by:
 WILD = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PAGE = mmap.PAGESIZE
@@ -156,6 +157,22 @@ class Board:
             self["reason_bytes"] = _write(self._reason, reason)
             self["text_bytes"] = _write(self._text, text)
             self["verdict"] = verdict
+            return True
+
+    def handle(self, pe: int) -> None:
+        """Record that the program of `pe` goes on after a deadlock; if all do, so does the job."""
+        if self["verdict"] == DEADLOCK:
+            self.pes["handled"][pe] = 1
+            if not self["launcher"]:  # which is to hear of the deadlock first
+                self.renew()
+
+    def renew(self) -> bool:
+        """Take back a deadlock that all PEs have handled; returns whether they have."""
+        with self._locked():
+            if self["verdict"] != DEADLOCK or not self.pes["handled"].all():
+                return False
+            self.pes["handled"] = 0
+            self["verdict"] = NONE
             return True
 
     def error(self) -> ShmemError | None:

@@ -16,10 +16,17 @@ from types import TracebackType
 from gpushmem.job.board import FAILED
 from gpushmem.job.job import Job
 
-__all__ = ["failed", "note_exceptions", "note_failure", "reason_of", "tell_the_others"]
+__all__ = [
+    "failed",
+    "interrupted",
+    "note_exceptions",
+    "note_failure",
+    "reason_of",
+    "tell_the_others",
+]
 
 _told: set[int] = set()  # descriptors of boards that are told of this process's end
-_state = {"failed": False, "notes": False}
+_state = {"failed": False, "interrupted": False, "notes": False}
 
 
 def failed() -> bool:
@@ -30,9 +37,14 @@ def failed() -> bool:
     return _state["failed"]
 
 
-def note_failure() -> None:
-    """Record that this process has failed and is about to end."""
-    _state["failed"] = True
+def interrupted() -> bool:
+    """Whether this process is ending because of Ctrl-C, which has cancelled its launches."""
+    return _state["interrupted"]
+
+
+def note_failure(interrupted: bool = False) -> None:
+    """Record that this process has failed, or was interrupted, and is about to end."""
+    _state["failed"], _state["interrupted"] = True, interrupted
 
 
 def note_exceptions() -> None:
@@ -47,7 +59,7 @@ def note_exceptions() -> None:
         try:
             previous(kind, error, tb)
         finally:
-            note_failure()
+            note_failure(issubclass(kind, KeyboardInterrupt))
 
     sys.excepthook = on_exception
 
@@ -63,11 +75,12 @@ def tell_the_others(job: Job) -> None:
     def on_exception(
         kind: type[BaseException], error: BaseException, tb: TracebackType | None
     ) -> None:
-        board.claim(FAILED, job.my_pe, reason_of(error))
+        if os.getpid() == process:  # not in a forked child
+            board.claim(FAILED, job.my_pe, reason_of(error))
         previous(kind, error, tb)
 
     def at_exit() -> None:
-        if os.getpid() == process:  # not in a forked child
+        if os.getpid() == process:
             board.mark_ended(job.my_pe, 0)
 
     sys.excepthook = on_exception

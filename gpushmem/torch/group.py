@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from gpushmem import runtime
 from gpushmem.backends.cpu.mail import ANY, Letter
 from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.job.forked import belongs
 from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
@@ -60,7 +61,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._me, self._n = self._staged.my_pe, self._staged.n_pes
         super().__init__(self._me, self._n)
         self._timeout = timeout.total_seconds()
-        self._queue = Queue(f"gpushmem-torch-{int(self._team)}")
+        self._queue = belongs(Queue(f"gpushmem-torch-{int(self._team)}"))
         self._none = [0] * (2 * self._n)
         self._rest = [0] * (self._n - 1)
         self._failed: BaseException | None = None
@@ -72,9 +73,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._record = flight_recorder.current()
         if self._record is not None:
             self._record.add_group(self._names, pes)
-        self._messages = Messages(
-            self._backend.mail(self._team), f"gpushmem-torch-p2p-{int(self._team)}", self._timeout
-        )
+        name = f"gpushmem-torch-p2p-{int(self._team)}"
+        self._messages = belongs(Messages(self._backend.mail(self._team), name, self._timeout))
 
     # --- making calls
 
@@ -506,6 +506,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._queue.finish()
         self.abort()
         self._backend.forget_team(self._team)
+        self._backend.handle_deadlock()
 
     def abort(self) -> None:
         """End the group's threads."""

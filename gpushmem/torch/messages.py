@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ class Messages:
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition(self._lock)
         self._over = False
+        self._ended: deque[_Sent] = deque()  # whose callbacks are still to run
 
     def post(
         self, what: str, letter: Letter, tensors: list[Any], filled: Callable[[], None]
@@ -39,6 +42,7 @@ class Messages:
             (self._mail.send if what == "send" else self._mail.receive)(letter)
             if not letter.done:
                 self._ring()
+        self._tell()
         return sent
 
     def wait(self, what: str, letter: Letter) -> None:
@@ -50,14 +54,29 @@ class Messages:
             while True:
                 with self._lock:
                     self._mail.progress()
-                    if letter.done:
-                        return
-                    watch = self._mail.watch()
+                    done, watch = letter.done, self._mail.watch()
+                self._tell()
+                if done:
+                    return
                 self._mail.wait(what, letter, watch, self.seconds)
         finally:
             with self._lock:
                 self._waiting -= 1
                 self._ring()
+
+    def ended(self, sent: _Sent) -> None:
+        """A letter has ended; whoever has moved it tells those who asked, without the lock."""
+        self._ended.append(sent)
+
+    def _tell(self, apart: bool = False) -> None:
+        """Run what is to be called for letters that have ended; `apart`: by a thread of its own."""
+        while self._ended:
+            with suppress(IndexError):  # another thread has told them
+                sent = self._ended.popleft()
+                if apart and sent.is_asked:
+                    threading.Thread(target=sent.tell, name=self._name, daemon=True).start()
+                else:
+                    sent.tell()
 
     def _ring(self) -> None:
         self._bell += 1
@@ -80,6 +99,7 @@ class Messages:
             with self._lock:
                 self._mail.progress()
                 watch = self._mail.watch(address_of(self._bell))
+            self._tell(apart=True)  # a callback may wait for what this thread is to move
             with Parked("messages", watch.now, worker=True) as parked:
                 parked.until(watch.sleeping)
 
@@ -110,9 +130,18 @@ class _Sent(Work):
 
     def told(self) -> None:
         """The letter has ended."""
-        error = self._letter.error
-        if error is None:
+        if self._letter.error is None:
             self._filled()
+        self._messages.ended(self)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody has its future, which may have callbacks."""
+        return self._future is not None
+
+    def tell(self) -> None:
+        """Tell those who wait, and run callbacks."""
+        error = self._letter.error
         self.end(error and failure(self.what, error))
 
     def _await(self) -> None:
@@ -120,6 +149,8 @@ class _Sent(Work):
             self._messages.wait(self.what, self._letter)
         except ShmemError as error:
             raise failure(self.what, error) from error
+        if self._letter.error is not None:
+            raise failure(self.what, self._letter.error)
 
     def source_rank(self) -> int:
         return self._letter.rank

@@ -41,6 +41,7 @@ def create(options: Any) -> ProcessGroup:
             f"init_process_group: this is PE {backend.my_pe} of {backend.n_pes}, and rank "
             f"{pes[options.group_rank]}: PEs and ranks must be the same"
         )
+    backend.begin_anew()
     import gpushmem.torch.operators  # noqa: PLC0415  (heavy)
 
     _fuse_products()

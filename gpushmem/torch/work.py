@@ -92,15 +92,20 @@ class Call(Work):
         self._call, self._ended, self._place = call, threading.Event(), user_place()
 
     def perform(self) -> None:
-        """Make the call."""
-        acts_for[threading.get_ident()] = self._place
+        """Make the call, and those that callbacks of its future make."""
+        ident = threading.get_ident()
+        outer = acts_for.get(ident)
+        acts_for[ident] = self._place
         try:
             self._call()
         except BaseException as error:  # noqa: BLE001  (who waits gets it)
             self.end(error)
         else:
             self.end()
-        del acts_for[threading.get_ident()]
+        if outer is None:
+            del acts_for[ident]
+        else:
+            acts_for[ident] = outer
         self._ended.set()
 
     def finish(self) -> None:
@@ -126,7 +131,12 @@ class Together(Work):
 
 
 class Queue:
-    """A thread that makes calls one after the other. It starts with the first, and ends with us."""
+    """A thread that makes calls one after the other. It starts with the first, and ends with us.
+
+    It also runs the callbacks of a call's future, before the next call. A call that these make is
+    made at once: so its place among all calls is the same on each rank, however far the threads
+    that queue calls have come there.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -141,7 +151,10 @@ class Queue:
         return not self._waiting
 
     def put(self, work: Call) -> Call:
-        """Let a call be made after those before it."""
+        """Let a call be made after those before it; by a callback of ours: now."""
+        if self._thread is threading.current_thread():
+            work.perform()
+            return work
         with self._changed:
             self._waiting.append(work)
             if self._thread is None:
@@ -154,7 +167,7 @@ class Queue:
         """Wait until all calls have been made."""
         with self._changed:
             last = self._waiting[-1] if self._waiting else None
-        if last is not None:
+        if last is not None and self._thread is not threading.current_thread():
             last.finish()
 
     def close(self) -> None:

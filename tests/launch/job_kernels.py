@@ -25,3 +25,9 @@ def endless(x):
 def poll(flag):
     while shmem.signal_fetch(flag) != 1:
         pass
+
+
+@shmem.jit
+def set_to(a, value):
+    for i in range(a.size):
+        a[i] = value

@@ -440,6 +440,24 @@ ALONE = {
 HEARS = {"kernel": "wait_for[1, 1](flag, 1)", "host": "while not shmem.signal_fetch(flag): pass"}
 
 
+def without_launcher(script):
+    """Run a script as two PEs that nobody looks after; their outputs and errors."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    env = {
+        **os.environ, "GPUSHMEM_BOOTSTRAP": f"tcp://127.0.0.1:{port}", "GPUSHMEM_N_PES": "2",
+        "GPUSHMEM_JOB_KEY": "a secret of this test alone", "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    pes = [
+        subprocess.Popen(
+            [sys.executable, script], env={**env, "GPUSHMEM_PE": str(pe)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for pe in range(2)
+    ]  # fmt: skip
+    return [pe.communicate(timeout=60) for pe in pes]
+
+
 @pytest.mark.parametrize(
     ("how", "hears"), [("kill -9", "kernel"), ("exception", "host"), ("end", "kernel")]
 )
@@ -458,20 +476,7 @@ except shmem.ShmemError as error:
     print(f"{{type(error).__name__}}: {{error}}", flush=True)
 """,
     )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    env = {
-        **os.environ, "GPUSHMEM_BOOTSTRAP": f"tcp://127.0.0.1:{port}", "GPUSHMEM_N_PES": "2",
-        "GPUSHMEM_JOB_KEY": "a secret of this test alone", "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
-    pes = [
-        subprocess.Popen(
-            [sys.executable, script], env={**env, "GPUSHMEM_PE": str(pe)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for pe in range(2)
-    ]  # fmt: skip
-    outputs = [pe.communicate(timeout=60) for pe in pes]
+    outputs = without_launcher(script)
     assert outputs[0][0].startswith(said), outputs
     reports = sum("gpushmem: deadlock: no PE can go on" in err for _, err in outputs)
     assert reports == (1 if how == "end" else 0)

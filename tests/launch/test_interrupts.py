@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+import gpushmem as shmem
 from gpushmem.start.launch import local
 from gpushmem.start.launch.spawn import collect
 from tests.conftest import PLAIN, ROOT, start_cli
+from tests.launch.job_kernels import poll
 
 # A package in place of one that the command imports: Ctrl-C comes while that goes on.
 SLOW = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\n"
@@ -67,3 +69,25 @@ def test_ctrl_c_is_heard_wherever_a_pe_is(where, capfd):
     out, err = capfd.readouterr()
     assert err == ""
     assert out == ("wound up\n" if where is in_an_exit_handler else "")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_ctrl_c_while_kernels_run(waits, capfd):
+    """They are cancelled, which is no news to who has pressed Ctrl-C."""
+
+    def body():
+        shmem.init()
+        flag = shmem.zeros(1, "uint64")
+        shmem.barrier_all()
+        poll[1, 2](flag)
+        if shmem.my_pe() == 0:
+            time.sleep(0.2)
+            os.kill(os.getppid(), signal.SIGINT)
+        if waits:
+            shmem.synchronize()
+        time.sleep(20)
+
+    local.preload("cpu")
+    outcome, _ = collect(3, body)
+    assert outcome.codes == dict.fromkeys(range(3), 130)
+    assert capfd.readouterr().err.count("Traceback") == 0

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import queue
 import signal
+import threading
 import time
 
 import numpy as np
@@ -119,12 +121,42 @@ def test_native_threads_that_wait_for_others_hide_no_deadlock(deadlock):
         start_native(C.pause)
         shmem.init()
         time.sleep(0.3)
-        assert movers.natives()
+        assert movers.others(set())
         shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
 
     began = time.monotonic()
     has(deadlock(2, body), "PEs 0, 1: host, in signal_wait_until")
     assert time.monotonic() - began < 15
+
+
+def test_threads_that_wait_for_a_lock_hide_no_deadlock(deadlock):
+    def body():
+        threading.Thread(target=queue.SimpleQueue().get, daemon=True).start()  # an idle worker
+        shmem.init()
+        if shmem.my_pe() == 1:
+            shmem.barrier_all()
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+
+    report = deadlock(2, body)
+    has(report, r"PE 0: host, in a wait for another thread at test_movers.py:\d+, for \d")
+    has(report, r"PE 1: host, in barrier_all at test_movers.py:\d+, waits for PE 0")
+
+
+def test_a_lock_that_somebody_will_release_is_no_deadlock(run_pes):
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 0:
+            for _ in range(3):
+                lock = threading.Lock()
+                lock.acquire()
+                threading.Timer(0.7, lock.release).start()
+                lock.acquire()
+        shmem.barrier_all()
+        return True
+
+    assert run_pes(body, 2, timeout=60) == [True] * 2
 
 
 def test_timers_and_signals_on_their_way_are_seen(run_pes):
@@ -146,8 +178,8 @@ def test_timers_and_signals_on_their_way_are_seen(run_pes):
 
 @pytest.mark.quiet
 def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch, capfd):
-    monkeypatch.setenv("GPUSHMEM_TIMEOUT", "3")
-    monkeypatch.setenv("GPUSHMEM_NOTICE", "1")
+    monkeypatch.setenv("GPUSHMEM_TIMEOUT", "4")
+    monkeypatch.setenv("GPUSHMEM_NOTICE", "0.4")
 
     def body():
         shmem.init()
@@ -163,7 +195,7 @@ def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch, ca
     with pytest.raises(shmem.WaitTimeout) as failure:
         run_pes(body, 3)
     text = str(failure.value)
-    has(text, r"^PE \d has waited for 3 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
+    has(text, r"^PE \d has waited for 4 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
     has(capfd.readouterr().err, r"no PE has made progress for \d s; the job goes on")
     has(text, r"PE 0: host, in a loop that calls atomic_fetch at test_movers.py:\d+, for \d")
     has(text, r"PE 1: host, in a loop that calls g at test_movers.py:\d+, for \d")

@@ -7,6 +7,7 @@ import pytest
 
 import gpushmem as shmem
 from tests.later import later
+from tests.launch.test_forks import said_by_a_child
 from tests.torch.test_group import world
 
 torch = later("torch")
@@ -87,3 +88,31 @@ def test_a_rank_that_ends(run_pes, tmp_path):
                         call(torch.ones(4))
 
     run_pes(body, 2)
+
+
+class Rows(list):
+    """Data for a loader whose workers are forked from a rank."""
+
+
+def test_a_forked_child_takes_no_place_of_its_rank(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            dist.all_reduce(torch.ones(4))
+            if me == 1:
+                x = torch.full((4,), 100.0)
+                other = 1 - me
+                calls = {
+                    "all_reduce": lambda: dist.all_reduce(x),
+                    "async": lambda: dist.all_reduce(x, async_op=True),
+                    "send": lambda: dist.send(x, other),
+                    "destroy": dist.destroy_process_group,
+                }
+                for name, said in said_by_a_child(calls).items():
+                    assert "was forked from PE 1 of 2, and is not a PE itself" in said, name
+                loader = torch.utils.data.DataLoader(Rows(range(8)), batch_size=4, num_workers=2)
+                assert [int(batch.sum()) for batch in loader] == [6, 22]
+            x = torch.ones(4)
+            dist.all_reduce(x)
+        return x.tolist()
+
+    assert run_pes(body, 2) == [[2.0] * 4] * 2

@@ -65,3 +65,70 @@ def test_gpushmem_run_explains_a_hang(tmp_path, run_cli):
     assert "PE 0: host, in all_reduce at train.py:11, waits for PE 1" in done.stderr
     assert "PE 1: host, in recv at train.py:9, waits for PE 0" in done.stderr
     assert "Wait cycle: PE 0 -> PE 1 -> PE 0" in done.stderr
+
+
+WAITING = """
+import torch
+import torch.distributed as dist
+from torch.futures import wait_all
+
+dist.init_process_group("gpushmem")
+x = torch.ones(4)
+if dist.get_rank():
+    dist.recv(x, 0)
+else:
+    future = dist.all_reduce(x, async_op=True).get_future().then(lambda _: 1)
+    wait_all([future])
+"""
+
+
+def test_waits_of_pytorch_s_own_are_explained(tmp_path, run_cli):
+    script = tmp_path / "train.py"
+    script.write_text(WAITING)
+    done = run_cli("run", "-n", "2", script, code=1)
+    assert "PE 0: host, in all_reduce at train.py:11, waits for PE 1" in done.stderr
+    assert "PE 0: host, in a wait for another thread at train.py:12" in done.stderr
+    assert "PE 1: host, in recv at train.py:9, waits for PE 0" in done.stderr
+
+
+ANEW = """
+import sys
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gpushmem")
+rank = dist.get_rank()
+try:
+    dist.recv(torch.ones(4), 1 - rank)
+except dist.DistBackendError as error:
+    print("caught:", error)
+    if rank == 1 and "late" in sys.argv:
+        time.sleep(30)
+dist.destroy_process_group()
+for _ in range(3):
+    dist.init_process_group("gpushmem")
+    x = torch.ones(4)
+    time.sleep(0.3 * rank)
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+print("anew:", x[0].item())
+"""
+
+
+def test_a_deadlock_that_all_ranks_handle_does_not_end_the_job(tmp_path, run_cli):
+    script = tmp_path / "train.py"
+    script.write_text(ANEW)
+    done = run_cli("run", "-n", "2", script)
+    assert done.stdout.count("anew: 2.0") == done.stdout.count("caught: recv: deadlock: no PE") == 2
+    assert done.stderr.count("gpushmem: deadlock: no PE can go on\n") == 1
+    assert "Wait cycle" in done.stderr
+    assert "PEs were ended" not in done.stderr
+
+
+def test_a_deadlock_that_one_rank_does_not_handle_ends_the_job(tmp_path, run_cli):
+    script = tmp_path / "train.py"
+    script.write_text(ANEW)
+    done = run_cli("run", "-n", "2", script, "late", code=1)
+    assert "anew" not in done.stdout
+    assert done.stderr.endswith("gpushmem: deadlock: no PE can go on; all PEs were ended\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -40,6 +41,8 @@ from gpushmem.diagnosis.interrupts import Interrupts
 from gpushmem.diagnosis.journal import Journal
 from gpushmem.diagnosis.termination import Late, Watch
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
+from gpushmem.job.board import DEADLOCK
+from gpushmem.job.forked import belongs
 from gpushmem.job.job import Job, current
 from gpushmem.ops import OPS, Op
 from gpushmem.simt.base.embedding import Embedder, embed
@@ -62,6 +65,7 @@ __all__ = ["CpuBackend", "warm_up"]
 OPTIONS = {"fastmath", "debug", "cache", "collective"}
 adopt(DeviceFunction, lambda function: function.py_func)
 
+PATIENCE = 5.0  # seconds for other PEs to handle a deadlock
 CARVEOUT = "shared_memory_carveout"
 IGNORED = {
     "opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto", CARVEOUT,
@@ -86,7 +90,7 @@ class CpuBackend:
         self._tracer = tracer(self.world)
         self._recorders = [each for each in (self._recorder, self._tracer) if each is not None]
         self._meeting = Meeting(self.world, self._weak.wait_idle if self._weak else None)
-        self._device = Device()
+        self._device = belongs(Device())
         self._teams = self._make_teams()
         self._journal = Journal()
         self.world.native["journal"] = self._journal.address
@@ -187,7 +191,7 @@ class CpuBackend:
         from gpushmem.backends.cpu.staged import Staged  # noqa: PLC0415
 
         seen = partial(self._seen, team) if self._recorders else None
-        return Staged(self.world, self._meeting, team, seen)
+        return belongs(Staged(self.world, self._meeting, team, seen))
 
     def _seen(self, team: int, what: str, run: Callable[[], None]) -> None:
         """Make a call in which all members of a team wait for each other, and record it."""
@@ -200,10 +204,22 @@ class CpuBackend:
     def mail(self, team: int) -> Mail:
         from gpushmem.backends.cpu.mail import Mail  # noqa: PLC0415
 
-        return Mail(self.world, self._meeting, team)
+        return belongs(Mail(self.world, self._meeting, team))
 
     def forget_team(self, team: int) -> None:
         self._teams.forget(team)
+
+    def handle_deadlock(self) -> None:
+        """The program has caught the error of a deadlock, if there is one, and goes on."""
+        self.world.board.handle(self.my_pe)
+
+    def begin_anew(self) -> None:
+        """Wait until all PEs have handled the deadlock that this one has, if there is one."""
+        board, end = self.world.board, time.monotonic() + PATIENCE
+        while board.pes["handled"][self.my_pe] and board["verdict"] == DEADLOCK:
+            if time.monotonic() > end:
+                raise board.error() or ShmemError("the job is over")
+            time.sleep(1e-3)
 
     def set_timeout(self, seconds: float | None) -> None:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)

@@ -22,12 +22,12 @@ __all__ = [
     "TURN",
     "Parked",
     "acts_for",
-    "all_at_rest",
     "block_signals",
     "help_others",
     "hosts",
     "moves",
     "parked",
+    "restless",
 ]
 
 TURN = 0.02  # seconds between two looks at signals
@@ -132,10 +132,11 @@ def hosts() -> list[tuple[int, Parked]]:
     return [(ident, wait) for ident, wait in list(parked.items()) if not wait.worker]
 
 
-def all_at_rest() -> bool:
-    """Whether all threads that run Python only wait for the engine, helpers excepted."""
+def restless() -> set[int]:
+    """The threads that run Python and are not known to wait for the engine, helpers excepted."""
     waits = parked.copy()
-    return all(
-        ident in _helpers or (ident in waits and waits[ident].at_rest(frame))
+    return {
+        ident
         for ident, frame in sys._current_frames().items()
-    )
+        if ident not in _helpers and (ident not in waits or not waits[ident].at_rest(frame))
+    }

@@ -38,6 +38,7 @@ __all__ = ["Outcome", "check_room", "launch", "preload"]
 TICK = 0.1  # seconds between checks of the board
 GRACE = 0.25  # seconds PEs have to end by themselves when the job is over, before SIGTERM
 ASKED = 0.25  # ... and from SIGTERM to SIGKILL
+HANDLED = 5.0  # ... for all to handle a deadlock that one has handled
 CLEAN_UP = 10.0  # ... for exit handlers: of the PE that failed; of all PEs after Ctrl-C
 ANSWERS = 1.0  # seconds PEs have to send their accounts
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -200,6 +201,7 @@ class _Launcher:
         self.pidfds: dict[int, int] = {}  # ... -> pidfd
         self.group = 0
         self.limit, self.started = limit, time.monotonic()
+        self.heard = 0.0  # when it has heard of the verdict
         self.end_at: float | None = None  # when to send SIGTERM
         self.kill_at: float | None = None  # when to send SIGKILL
         self.culprit_waited = False
@@ -329,7 +331,14 @@ class _Launcher:
             if outcome.report and self.say_verdict and outcome.verdict != FAILED:
                 page = where_to_read_on(board.error())
                 _say(f"gpushmem: {outcome.reason}\n\n{outcome.report}{page}")
-            self.end_at = time.monotonic() + GRACE
+            self.heard = time.monotonic()
+            self.end_at = self.heard + GRACE
+            self.kill_at = self.end_at + ASKED
+        elif outcome.verdict == DEADLOCK and board.renew():
+            outcome.verdict = NONE
+            self.end_at = self.kill_at = None
+        elif outcome.verdict == DEADLOCK and self.end_at and board.pes["handled"].any():
+            self.end_at = self.heard + HANDLED  # the others have time to do so, too
             self.kill_at = self.end_at + ASKED
         if outcome.verdict == FAILED and board["culprit"] in outcome.codes:
             outcome.first = board["culprit"]

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout, of_the_caller, where_to_read_on
+from gpushmem.job import forked
 from gpushmem.job.board import FAILED
 from gpushmem.job.ending import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
@@ -57,7 +58,7 @@ def run(
         _settle(job, parent, profiled)
         code = _exit_code(job, target)
         if code:
-            note_failure()
+            note_failure(interrupted=code == INTERRUPTED)
         code = _wind_up(code)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -87,6 +88,7 @@ def _settle(job: Job, launcher: int, profiled: bool) -> None:
         os.dup2(null, 0)
         os.close(null)
     adopt(job)
+    forked.note(job.my_pe, job.n_pes, alone=False)
     _ = job.board  # map it now: the script may close the descriptor, and its number be reused
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
@@ -171,11 +173,15 @@ def _surface_errors() -> None:
 def _report(job: Job, error: BaseException) -> None:
     """Print the traceback of the first PE that fails; one line for the errors of other PEs.
 
-    Errors that only say that the job is over are skipped: the launcher has reported the cause.
+    Errors that only say that the job is over are skipped: the launcher has reported the cause. One
+    of a process that the PE has forked is printed, and is none of the job's.
     """
     board = job.board
     shown = error.with_traceback(of_the_script(error))
     lines = "".join(traceback.format_exception(shown))
+    if forked.is_child():
+        _say(lines)
+        return
     first = not isinstance(error, VERDICTS) and board.claim(
         FAILED, job.my_pe, reason_of(error), lines
     )
