@@ -137,6 +137,11 @@ SETTINGS = {
             "is launched a second later (docs/launching.md); fast: quickly; full: optimised",
         ),
         Setting(
+            "GPUSHMEM_VERIFY", "0", _switch,
+            "cpu: run each launch twice, its blocks as usual and each thread by itself, and "
+            "compare what is in memory; for kernels without operations of PEs",
+        ),
+        Setting(
             "GPUSHMEM_NODES", "1", _count(1),
             "cpu: number of nodes that the PEs behave as if they were on, in equal groups; "
             "`gpushmem run --nodes`",

@@ -48,7 +48,7 @@ from gpushmem.ops import OPS, Op
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
-from gpushmem.simt.run import cores, queue, scheduler
+from gpushmem.simt.run import cores, queue, scheduler, verify
 from gpushmem.simt.run.graph import Graph, captured
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.scheduler import CANCELLED
@@ -133,6 +133,7 @@ class CpuBackend:
         told = address_of(self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1])
         embed(Embedder(self.world.native, self._explain, told))
         places.append(self._on_heap)
+        verify.shared.append(self._shares)
 
     # --- what a backend on top of this one has of its own
 
@@ -227,6 +228,7 @@ class CpuBackend:
     def close(self) -> None:
         embed(None)
         places.remove(self._on_heap)
+        verify.shared.remove(self._shares)
         if self._recorder is not None:
             self._recorder.close()
         if self._weak is not None:
@@ -259,6 +261,10 @@ class CpuBackend:
     def _on_heap(self, value: Any) -> np.ndarray[Any, Any] | None:
         """An array of NumPy's that a kernel names, if it is on the symmetric heap."""
         return value if type(value) is np.ndarray and self.world.holds(value) else None
+
+    def _shares(self, start: int, end: int) -> bool:
+        """Whether other PEs may write there."""
+        return self.n_pes > 1 and self.world.locate(start, end) is not None
 
     def heap_offset(self, native: np.ndarray[Any, Any]) -> int:
         return address_of(native) - self.world.heap

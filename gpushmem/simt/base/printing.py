@@ -19,7 +19,7 @@ from numba import types
 from gpushmem.simt.base.layout import LAUNCH, offset, view
 from gpushmem.simt.base.native import c_function, call_address, malloc, store_release, vsnprintf
 
-__all__ = ["finish", "install"]
+__all__ = ["dropping", "finish", "install"]
 
 _free = ctypes.CDLL(None).free
 _free.argtypes = [ctypes.c_void_p]
@@ -64,6 +64,18 @@ def finish(launch: Any) -> None:
 def _flush(launch_address: int) -> None:
     buffer = (ctypes.c_char * LAUNCH.itemsize).from_address(launch_address)
     sys.stdout.write(_take(np.frombuffer(memoryview(buffer), LAUNCH)[0]))
+
+
+def _drop(launch_address: int) -> None:
+    buffer = (ctypes.c_char * LAUNCH.itemsize).from_address(launch_address)
+    np.frombuffer(memoryview(buffer), LAUNCH)["text_bytes"] = 0
+
+
+@cache
+def dropping() -> int:
+    """The address of a function that lets go of the text of a launch, in place of writing it."""
+    _keep.append(drop := ctypes.CFUNCTYPE(None, ctypes.c_int64)(_drop))
+    return int(ctypes.cast(drop, ctypes.c_void_p).value or 0)
 
 
 @cache

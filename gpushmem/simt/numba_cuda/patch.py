@@ -42,7 +42,6 @@ from gpushmem.simt.run.kernel import (
     MOST_FORMS,
     Form,
     KernelFailure,
-    Running,
     Source,
     form_hooks,
 )
@@ -205,7 +204,7 @@ class SimtKernel(_Kernel):
         except ArgumentError as error:
             raise CUDAError(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
         engine = _engine[-1]
-        engine.launch(stream, Running(form, packed, after, explain))
+        engine.launch(stream, form.launched(packed, after, explain))
         if self.debug:
             try:
                 engine.synchronize(stream)

@@ -38,7 +38,7 @@ from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
 
 __all__ = [
     "MOST_FORMS", "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source",
-    "form_hooks", "run_hooks", "running",
+    "form_hooks", "run_hooks", "running", "text_at",
 ]  # fmt: skip
 
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
@@ -163,7 +163,7 @@ class Kernel:
         if form.entry.better and (lasting or self._has_improved(form.entry)):
             self._forms.pop(key, None)
             return self.prepare(shape, args, user, explain, lasting)
-        return Running(form, pack(args), args, explain)
+        return form.launched(pack(args), args, explain)
 
     def _has_improved(self, entry: entries.Entry) -> bool:
         """Whether code that was compiled quickly is replaced by now; later launches see to it.
@@ -260,6 +260,7 @@ class Form:
         self.meets = collective or entry.cooperative  # all blocks are resident at once
         self.name, self.entry, self.shape, self._user = name, entry, shape, user
         self.source = source
+        self.others: dict[str, Form] = {}  # of the same launches, compiled in other ways
         self.launch = launch = new(LAUNCH)
         self.address = address_of(launch)
         launch["bdim"], launch["gdim"], launch["end"] = shape.block, shape.grid, shape.grid
@@ -275,6 +276,11 @@ class Form:
         launch["name"][0].view(np.uint8)[:] = _padded(name)
         for hook in form_hooks:
             hook(self)
+        self._kind: type[Running] = Running
+        if settings.get("GPUSHMEM_VERIFY"):
+            from gpushmem.simt.run import verify  # noqa: PLC0415  (uses this module)
+
+            self._kind = verify.Verified if verify.verifiable(self) else Running
         if entry.waits:
             pad = (shape.threads + 15) // 16 * 16
             launch["frame_bytes"] = entry.frame_bytes * pad
@@ -285,6 +291,10 @@ class Form:
             if math.prod(shape.grid) > 1 and not entry.observed and cores.threads() > 1:
                 launch["several"] = 1
                 helpers.start(Place)
+
+    def launched(self, packed: bytes, keep: Any, explain: Explain | None = None) -> Running:
+        """A launch with these arguments."""
+        return self._kind(self, packed, keep, explain)
 
     def _resident(self) -> int:
         """How many blocks may be resident."""
@@ -415,11 +425,11 @@ class Running:
         """The exception that says how a run of this launch failed, which was at `address`."""
         code = int(launch["failed"])
         cause, location = _exception(int(launch["exception"])) if code == 1 else (None, None)
-        site = _line(location) if location else _text(int(launch["site"]))
+        site = _line(location) if location else text_at(int(launch["site"]))
         block, thread, values = (
             tuple(map(int, launch[field])) for field in ("failed_bid", "failed_tid", "values")
         )
-        label = "" if location else _text(int(launch["site"]), 1)
+        label = "" if location else text_at(int(launch["site"]), 1)
         failure = KernelFailure(
             self.name, code, site, block, thread, values, cause, location, label
         )
@@ -511,17 +521,17 @@ class KernelFailure(KernelError):
             return "no memory for the stacks of the kernel's threads: launch smaller blocks"
         if self.code == ASSERTED:
             text, file, line, function = self.values[:4]
-            where = f"{Path(_text(file)).name}:{line} in {_text(function)}"
-            return f"assertion `{_text(text)}` failed ({where})"
+            where = f"{Path(text_at(file)).name}:{line} in {text_at(function)}"
+            return f"assertion `{text_at(text)}` failed ({where})"
         return repr(self.__cause__) if self.__cause__ else f"trap {self.code} {self.values}"
 
 
-def _text(address: int, which: int = 0) -> str:
+def text_at(address: int, which: int = 0) -> str:
     """The text at an address, or the one that follows it."""
     if not address:
         return "" if which else "?"
     text = ctypes.string_at(address)
-    return _text(address + len(text) + 1, which - 1) if which else text.decode()
+    return text_at(address + len(text) + 1, which - 1) if which else text.decode()
 
 
 def _exception(status: int) -> tuple[BaseException | None, Any]:

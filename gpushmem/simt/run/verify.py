@@ -1,0 +1,317 @@
+"""GPUSHMEM_VERIFY=1: each launch runs twice, and both runs must leave the same in memory.
+
+How the engine runs the threads of a block in step, in loops and in vectors, is decided by its own
+passes (`simt/blocks`). An error of theirs would be a wrong result without a word. So a launch runs
+as it always does; then its arrays are as they were, and it runs again, with each thread by itself,
+for which those passes do nothing. Where the arrays differ, a third run, also with each thread by
+itself, sees who writes the first element that does.
+
+Verified are launches that have the arrays of their arguments to themselves: not those whose kernel
+calls operations of PEs, names arrays of this process, polls memory, or gets memory that others may
+write to meanwhile (`shared`). Threads that race may differ with each run, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.cuda import types
+from numba.cuda.np import numpy_support
+
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.errors import KernelError
+from gpushmem.simt.base import printing
+from gpushmem.simt.base.layout import LAUNCH, THREAD, view
+from gpushmem.simt.base.native import set_word, word_at
+from gpushmem.simt.compiler import observer
+from gpushmem.simt.compiler.kept import kept
+from gpushmem.simt.compiler.primitives import launch_word, site_word, thread_word
+from gpushmem.simt.grid import entry as entries
+from gpushmem.simt.run.kernel import Form, Kernel, Running, text_at
+
+__all__ = ["Verified", "counts", "shared", "verifiable"]
+
+# Each says whether somebody else may write to the bytes from one address to another.
+shared: list[Callable[[int, int], bool]] = []
+counts = {"verified": 0, "passed over": 0}  # launches of kernels that could be verified
+OPTIONS = ("debug", "fastmath", "forceinline")
+_one_at_a_time = threading.RLock()
+
+
+def verifiable(form: Form) -> bool:
+    """Whether launches can be verified, and are run in another way than thread by thread."""
+    entry = form.entry
+    alone = entry.kind == "loops" and entries.ONE in entry.serves  # nothing was made of the block
+    known = form.source is not None and entry.cacheable and not entry.embedded
+    return known and not entry.observed and not alone and entry.kind != "fibers"
+
+
+class Verified(Running):
+    """A launch that runs twice."""
+
+    __slots__ = ("_packed", "_polled")
+
+    def __init__(self, form: Form, packed: bytes, *rest: Any) -> None:
+        super().__init__(form, packed, *rest)
+        self._packed = packed
+
+    def complete(self, launch: np.ndarray[Any, Any], code: int) -> int:
+        """See `Running`; notes whether threads have polled."""
+        self._polled = bool(launch["polls"][0])
+        return super().complete(launch, code)
+
+    def __call__(self) -> None:
+        """Run the grid on this thread, twice; raises `KernelError` if the runs differ."""
+        arrays = list(_arrays(self.source.argtypes, self._packed, self._names()))
+        memory = None if None in arrays else _Memory([a for a in arrays if a is not None])
+        if memory is None or memory.is_shared():
+            counts["passed over"] += 1
+            super().__call__()
+            return
+        with _one_at_a_time:
+            before = memory.copies()
+            super().__call__()
+            if self._polled:
+                counts["passed over"] += 1
+                return
+            after = memory.copies()
+            memory.put(before)
+            _by_threads(self)()
+            differs = memory.first_difference(after)
+            if differs is not None:
+                report = self._report(differs, before, memory)
+            memory.put(after)
+        counts["verified"] += 1
+        if differs is not None:
+            raise KernelError(report)
+
+    def _names(self) -> list[str]:
+        return list(self.source.py_func.__code__.co_varnames)
+
+    def _report(self, differs: Difference, before: Any, memory: _Memory) -> str:
+        memory.put(before)
+        seen = np.zeros(3, np.int64)
+        seen[0] = differs.address
+        again = _by_threads(self, OBSERVER)
+        again.launch["log"] = address_of(seen)
+        again()
+        where = "by no thread" if not seen[1] else self._where(int(seen[1]) - 1, int(seen[2]))
+        code = self.source.py_func.__code__
+        return (
+            f"kernel {self.name} ({code.co_filename}:{code.co_firstlineno}): {differs.element} is "
+            f"{differs.usual} after the launch, and {differs.alone} if each thread runs by itself, "
+            f"written last {where}. Either threads race, which `gpushmem run --check` finds, or "
+            "the engine is wrong: please report the kernel (GPUSHMEM_VERIFY)"
+        )
+
+    def _where(self, thread: int, site: int) -> str:
+        block, number = divmod(thread, self.shape.threads)
+        bid, tid = _unravelled(block, self.shape.grid), _unravelled(number, self.shape.block)
+        return f"at {text_at(site)} by block {bid}, thread {tid}"
+
+
+def _unravelled(number: int, extents: tuple[int, ...]) -> tuple[int, ...]:
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
+class _Silent(Running):
+    """A launch whose text is not printed, as it has been before."""
+
+    __slots__ = ()
+
+    def complete(self, launch: np.ndarray[Any, Any], code: int) -> int:
+        launch["text_bytes"] = 0
+        return super().complete(launch, code)
+
+
+def _by_threads(run: Verified, seen: observer.Observer | None = None) -> Running:
+    """The same launch with each thread by itself, perhaps observed."""
+    with _observed(seen):
+        form = _form(run.form, seen)
+    return _Silent(form, run._packed, run._keep, run.explain)
+
+
+def _form(form: Form, seen: observer.Observer | None) -> Form:
+    key = "observed" if seen else "by threads"
+    if key not in form.others:
+        assert form.source is not None  # see `verifiable`
+        options = {k: v for k, v in form.source.options.items() if k in OPTIONS}
+        kernel = Kernel(form.source.py_func, cache=True, lockstep=False, **options)
+        entry = kernel.compile(form.source.argtypes, entries.ONE)
+        made = form.others[key] = Form(form.name, entry, form.shape, collective=form.meets)
+        made.launch["flush"] = printing.dropping()
+    return form.others[key]
+
+
+@contextmanager
+def _observed(seen: observer.Observer | None) -> Iterator[None]:
+    before = observer.current()
+    observer.observe(seen)
+    try:
+        yield
+    finally:
+        observer.observe(before)
+
+
+# --- who writes an element
+
+
+as_launch, as_thread = view(LAUNCH), view(THREAD)
+
+
+@kept
+def access(place, address, nbytes, how, value):  # type: ignore[no-untyped-def]
+    seen = as_launch(launch_word()).log  # the address that is asked for, then who writes there
+    if seen != 0 and how & 3 != observer.LOAD and address <= word_at(seen) < address + nbytes:
+        set_word(seen + 8, as_thread(thread_word()).number + 1)
+        set_word(seen + 16, site_word())
+
+
+@kept
+def nothing():  # type: ignore[no-untyped-def]
+    pass
+
+
+@kept
+def no_matter(which):  # type: ignore[no-untyped-def]
+    pass
+
+
+OBSERVER = observer.Observer(
+    "verify", access=access, fences=no_matter, block_met=nothing, warp_meets=no_matter,
+    warp_met=no_matter, grid_meets=nothing, grid_met=nothing,
+)  # fmt: skip
+
+
+# --- memory
+
+
+class Difference(NamedTuple):
+    """The first element that differs."""
+
+    element: str
+    address: int
+    usual: Any
+    alone: Any
+
+
+class _Array(NamedTuple):
+    name: str
+    values: np.ndarray[Any, Any]
+    start: int  # addresses
+    end: int
+
+
+def _arrays(argtypes: Any, packed: bytes, names: list[str]) -> Iterator[_Array | None]:
+    """The arrays of packed arguments; None for what may be an address of memory of any size."""
+    words = memoryview(packed).cast("q").tolist()
+    for typ, name in zip(argtypes, names, strict=False):
+        yield from _arrays_of(typ, name, words)
+
+
+def _arrays_of(typ: Any, name: str, words: list[int]) -> Iterator[_Array | None]:
+    if isinstance(typ, types.Array):
+        n = typ.ndim
+        (_, _, _, itemsize, data), extents, strides = words[:5], words[5 : 5 + n], words[5 + n :]
+        del words[: 5 + 2 * n]
+        yield _array(name, data, extents, strides[:n], _dtype(typ, itemsize))
+    elif isinstance(typ, types.BaseTuple):
+        for k, inner in enumerate(typ.types):
+            yield from _arrays_of(inner, f"{name}[{k}]", words)
+    elif isinstance(typ, types.Record):
+        yield _array(name, words.pop(0), [1], [typ.size], np.dtype((np.void, typ.size)))
+    elif isinstance(typ, types.CPointer):
+        yield None
+    else:
+        del words[: 2 if isinstance(typ, types.Complex) else 1]
+
+
+def _dtype(typ: Any, itemsize: int) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(numpy_support.as_dtype(typ.dtype))
+    except NotImplementedError:  # a type of NVIDIA's own
+        dtype = np.dtype((np.void, itemsize))
+    return dtype if dtype.itemsize == itemsize else np.dtype((np.void, itemsize))
+
+
+def _array(
+    name: str, data: int, extents: list[int], strides: list[int], dtype: np.dtype[Any]
+) -> _Array:
+    steps = [(n - 1) * stride for n, stride in zip(extents, strides, strict=True)]
+    empty = 0 in extents
+    low = 0 if empty else sum(step for step in steps if step < 0)
+    high = 0 if empty else dtype.itemsize + sum(step for step in steps if step > 0)
+    memory = _bytes(data + low, data + high)
+    values: np.ndarray[Any, Any] = np.ndarray(extents, dtype, memory.data, -low, strides)
+    return _Array(name, values, data + low, data + high)
+
+
+def _bytes(start: int, end: int) -> np.ndarray[Any, Any]:
+    memory: Any = (ctypes.c_char * (end - start)).from_address(start)
+    return np.frombuffer(memory, np.uint8)
+
+
+class _Memory:
+    """The arrays of a launch, and the bytes that these are in."""
+
+    def __init__(self, arrays: list[_Array]) -> None:
+        self.arrays = arrays
+        spans: list[list[int]] = []
+        for start, end in sorted((a.start, a.end) for a in arrays if a.end > a.start):
+            if spans and start <= spans[-1][1]:
+                spans[-1][1] = max(end, spans[-1][1])
+            else:
+                spans.append([start, end])
+        self.spans = spans
+        self._bytes = [_bytes(start, end) for start, end in spans]
+
+    def is_shared(self) -> bool:
+        """Whether somebody else may write to it."""
+        return any(test(start, end) for start, end in self.spans for test in shared)
+
+    def copies(self) -> list[np.ndarray[Any, Any]]:
+        """All bytes, as they are now."""
+        return [each.copy() for each in self._bytes]
+
+    def put(self, copies: list[np.ndarray[Any, Any]]) -> None:
+        """Write what differs: some of it may be memory that cannot be written."""
+        for each, copy in zip(self._bytes, copies, strict=True):
+            changed = np.flatnonzero(each != copy)
+            each[changed] = copy[changed]
+
+    def first_difference(self, after: list[np.ndarray[Any, Any]]) -> Difference | None:
+        """Where memory is not as it was `after` the usual run; NaN is NaN."""
+        for array in self.arrays:
+            usual = self._of(array, after)
+            differs = np.flatnonzero(~_equal(usual, array.values))
+            if len(differs):
+                index = tuple(map(int, np.unravel_index(differs[0], usual.shape)))
+                steps = zip(index, usual.strides, strict=True)
+                offset = sum(i * stride for i, stride in steps)
+                low = address_of(array.values)
+                element = f"{array.name}[{', '.join(map(str, index))}]"
+                return Difference(element, low + offset, usual[index], array.values[index])
+        return None
+
+    def _of(self, array: _Array, after: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """The array, in a copy of all bytes."""
+        for (start, end), copy in zip(self.spans, after, strict=True):
+            if start <= array.start and array.end <= end:
+                values = array.values
+                return np.ndarray(
+                    values.shape, values.dtype, copy, address_of(values) - start, values.strides
+                )
+        return array.values  # it is empty
+
+
+def _equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Any:
+    same = one == other
+    if one.dtype.kind in "fc":
+        same = same | (np.isnan(one) & np.isnan(other))
+    return np.broadcast_to(same, one.shape).reshape(-1)
