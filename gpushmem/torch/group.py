@@ -130,7 +130,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self.allreduce_coalesced([only("all_reduce", tensors)], opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        op, divided = _reduction(opts)
+        op, divided = _reduction(opts, tensors)
 
         def run(seconds: float) -> None:
             for tensor in tensors:
@@ -176,7 +176,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     @all_forms(1, c10d.ReduceOptions, "root", "op")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         tensor = only("reduce", tensors)
-        op, divided = _reduction(opts)
+        op, divided = _reduction(opts, tensors)
         root = root_of("reduce", opts, self._n)
 
         def run(seconds: float) -> None:
@@ -356,7 +356,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter(
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
     ) -> Any:
-        op, divided = _reduction(opts)
+        op, divided = _reduction(opts, output_tensors)
         output = only("reduce_scatter", output_tensors)
         inputs = only("reduce_scatter", input_tensors)
 
@@ -370,7 +370,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Any:
-        op, divided = _reduction(opts)
+        op, divided = _reduction(opts, outputs)
 
         def run(seconds: float) -> None:
             for output, source in zip(outputs, inputs, strict=True):
@@ -583,12 +583,28 @@ def _places(memory: Sequence[_Filled]) -> list[int]:
     return [*(each.address for each in memory), *(each.nbytes for each in memory)]
 
 
-def _reduction(opts: Any) -> tuple[str, bool]:
+def _reduction(opts: Any, tensors: Sequence[Any]) -> tuple[str, bool]:
     """The reduction that is asked for, and whether its result is divided by the members."""
     if opts is None:
         return "sum", False
     asked = opts.reduceOp.op
     try:
-        return KNOWN[asked]
+        op, divided = KNOWN[asked]
     except KeyError:
         raise dist.DistBackendError(f"gpushmem has no reduction {asked}") from None
+    for tensor in flat(tensors) if divided else ():
+        if not _is_divisible(tensor.dtype):
+            raise ArgumentError(f"ReduceOp.AVG: PyTorch does not divide {tensor.dtype}: use SUM")
+    return op, divided
+
+
+@cache
+def _is_divisible(dtype: torch.dtype) -> bool:
+    """Whether `_Filled.done` can divide tensors of a dtype."""
+    one = torch.zeros(1, dtype=dtype)
+    mode = None if dtype.is_floating_point or dtype.is_complex else "trunc"
+    try:
+        one.div_(1, rounding_mode=mode)
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    return True

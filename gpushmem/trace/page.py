@@ -11,6 +11,7 @@ import base64
 import gzip
 import html
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,7 @@ def page(trace: Trace, title: str) -> str:
         "{{meta}}": json.dumps(meta | {"title": title}).replace("<", "\\u003c"),
         "{{columns}}": base64.b64encode(gzip.compress(columns, 6, mtime=0)).decode(),
     }
-    for mark, text in texts.items():
-        before, _, after = template.partition(mark)
-        template = before + text + after
-    return template
+    return re.sub("|".join(texts), lambda mark: texts[mark[0]], template)
 
 
 def place(trace: Trace) -> tuple[np.ndarray[Any, Any], list[dict[str, Any]]]:

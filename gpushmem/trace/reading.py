@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.errors import ArgumentError
+from gpushmem import settings
+from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.ops import OPS
 from gpushmem.trace.ring import (
     COMPILE,
@@ -22,10 +24,12 @@ from gpushmem.trace.ring import (
     KIND_OF,
     KINDS,
     MAGIC,
+    NO_PE,
     RING,
     VERSION,
     facts_of,
     gpu_path,
+    opened,
     paths,
 )
 
@@ -128,9 +132,20 @@ class Trace:
 def load(path: str | Path) -> Trace:
     """Read the trace in a folder, also one that PEs are still writing, or that were killed.
 
-    Raises `ArgumentError` if there is none, or one of another version.
+    Raises `ArgumentError` if there is none, or one that is damaged, or of another version.
     """
     folder = Path(path)
+    try:
+        return _loaded_from(folder)
+    except ShmemError:
+        raise
+    except OSError as error:
+        raise ArgumentError(f"{error.filename} cannot be read: {error.strerror}") from None
+    except Exception as error:  # numbers without a meaning, wherever they are used
+        raise ArgumentError(f"{folder}: the trace is damaged ({error})") from error
+
+
+def _loaded_from(folder: Path) -> Trace:
     rings = {pe: _read(paths(folder, pe)[0]) for pe in _pes(folder)}
     if not rings:
         raise ArgumentError(
@@ -154,13 +169,35 @@ def load(path: str | Path) -> Trace:
     end = int(max(events["began"].max(), events["ended"].max())) if len(events) else 0
     facts, operations = {pe: facts_of(paths(folder, pe)[1]) for pe in rings}, list(OPS)
     for fact in chain.from_iterable(facts.values()):
+        if not _makes_sense(fact):
+            raise ArgumentError(f"{folder}: the trace is damaged: {fact!r:.80} is no fact")
         if "ticks" in fact:
             fact["ns"] = int(scale.ns(np.int64(fact["ticks"]))) - first
         if "operations" in fact:
             operations = fact["operations"]
-    events["kind"] = _kinds(folder, operations)[events["kind"]]
     n_pes = max(int(ring.header["n_pes"]) for ring in rings.values())
+    kinds, kind, pe = _kinds(folder, operations), events["kind"], events["pe"]
+    known = kind < len(kinds)
+    if not known.all() or ((kind >= FIRST_OP) & ((pe < NO_PE) | (pe >= n_pes))).any():
+        raise ArgumentError(f"{folder}: the trace is damaged: events of no kind, or of no PE")
+    events["kind"] = kinds[kind]
     return Trace(events, n_pes, lost, facts, end)
+
+
+# By what facts are about, the first of these keys: types of its value, and of what goes with it.
+FACTS: dict[str, dict[str, type]] = {
+    "array": {"array": int, "bytes": int, "ticks": int}, "freed": {"freed": int, "ticks": int},
+    "team": {"team": int, "pes": list, "ticks": int}, "site": {"site": int, "text": str},
+    "name": {"name": int, "text": str}, "operations": {"operations": list},
+}  # fmt: skip
+
+
+def _makes_sense(fact: Any) -> bool:
+    """Whether a fact is of a kind that is written; others, of later versions, are left alone."""
+    if not isinstance(fact, dict):
+        return False
+    about = next((what for what in FACTS if what in fact), None)
+    return about is None or all(isinstance(fact.get(k), kind) for k, kind in FACTS[about].items())
 
 
 def _kinds(folder: Path, operations: list[str]) -> np.ndarray[Any, Any]:
@@ -189,13 +226,22 @@ class _Read(NamedTuple):
 
 
 def _read(path: Path) -> _Read:
-    with open(path, "rb") as file:
-        header = np.frombuffer(file.read(RING.itemsize), RING)[0]
-    if header["magic"] != MAGIC or header["version"] != VERSION:
-        raise ArgumentError(f"{path} is no trace of version {VERSION}, which this gpushmem reads")
-    n, most = int(header["n"]), int(header["most"])
-    count = min(n, most)
-    events = np.fromfile(path, EVENT, count, offset=HEADER)
+    with opened(path) as file:
+        start, size = file.read(HEADER), os.fstat(file.fileno()).st_size
+        if len(start) < HEADER:
+            raise ArgumentError(f"{path} is damaged: it has {size} bytes, and its header {HEADER}")
+        header = np.frombuffer(start[: RING.itemsize], RING)[0]
+        if header["magic"] != MAGIC or header["version"] != VERSION:
+            raise ArgumentError(
+                f"{path} is no trace of version {VERSION}, which this gpushmem reads"
+            )
+        n, most, n_pes = (int(header[name]) for name in ("n", "most", "n_pes"))
+        count = min(n, most)
+        if min(n, int(header["lost"])) < 0 or min(most, n_pes) < 1 or n_pes > settings.MOST:
+            raise ArgumentError(f"{path} is damaged: {n} events of {n_pes} PEs, in {most} places")
+        if size < HEADER + count * EVENT.itemsize:
+            raise ArgumentError(f"{path} is cut off: it has {size} bytes, and {count} events")
+        events = np.fromfile(file, EVENT, count)
     if n > most:
         events = np.roll(events, -(n % most))
     numbers = np.arange(n - count, n) + 1

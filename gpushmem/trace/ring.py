@@ -16,14 +16,17 @@ GPU's memory, from where the host copies it. That one has times of the GPU's clo
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -34,8 +37,12 @@ from gpushmem.size import format_size
 __all__ = [
     "BLOCK", "CALL", "COMPILE", "CORES", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS",
     "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "PLACES", "RANGE", "RING", "THREADS",
-    "VERSION", "Ring", "facts_of", "gpu_path", "paths", "prepare",
+    "VERSION", "Ring", "facts_of", "gpu_path", "opened", "paths", "prepare",
 ]  # fmt: skip
+
+PUNCH_HOLE = 3  # of fallocate(2); the file keeps its size
+_libc = ctypes.CDLL(None)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 VERSION = 1
 MAGIC = 0x4543415254  # "TRACE"
@@ -120,16 +127,21 @@ def _written_to(folder: Path) -> Iterator[None]:
         raise ArgumentError(f"no trace can be written to {folder}: {error.strerror}") from None
 
 
-def _check_room(folder: Path, n_pes: int, nbytes: int) -> None:
+def _reserve(folder: Path, fd: int, n_pes: int, nbytes: int) -> None:
     """A store to a page that the disk has no room for would kill the PE."""
-    folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
-    if free < n_pes * nbytes:
+    try:
+        if free < nbytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # before others feel it
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
         raise ShmemError(
             f"the trace of {n_pes} PEs may take {format_size(n_pes * nbytes)}, and {folder} has "
-            f"room for {format_size(free)}: choose another folder, or set GPUSHMEM_TRACE_EVENTS to "
-            "fewer events"
-        )
+            f"room for {format_size(free)} more ({error.strerror}): choose another folder, or set "
+            "GPUSHMEM_TRACE_EVENTS to fewer events"
+        ) from None
 
 
 class Ring:
@@ -141,10 +153,11 @@ class Ring:
         ring = gpu_path(folder, pe) if gpu else ring
         nbytes = HEADER + most * EVENT.itemsize
         with _written_to(folder):
-            _check_room(folder, n_pes, nbytes)
+            folder.mkdir(parents=True, exist_ok=True)
             with open(ring, "w+b") as file:
-                os.ftruncate(file.fileno(), nbytes)
+                _reserve(folder, file.fileno(), n_pes, nbytes)
                 self._memory = mmap.mmap(file.fileno(), nbytes)
+        self._path = ring
         whole = np.frombuffer(self._memory, np.uint8)
         self.header = whole[: RING.itemsize].view(RING)
         self.events = whole[HEADER:].view(EVENT)
@@ -167,6 +180,14 @@ class Ring:
         self.events[: len(kept) - end] = kept[end:]
         self.header["n"] = first + len(events)
         return first
+
+    def give_back(self) -> None:
+        """Give the disk back what no event has needed; later ones may take it again."""
+        used = HEADER + min(int(self.header["n"][0]), len(self.events)) * EVENT.itemsize
+        start, end = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE, len(self._memory)
+        with suppress(OSError), open(self._path, "r+b") as file:  # it may have been deleted
+            if end > start:
+                _libc.fallocate(file.fileno(), PUNCH_HOLE, start, end - start)
 
     def event(self, number: int) -> np.ndarray[Any, Any]:
         """The event of a number, as an array of one; empty if another has its place."""
@@ -199,5 +220,15 @@ def _msgpack() -> Any:
 def facts_of(path: Path) -> list[dict[str, Any]]:
     """The facts in a file, but for one that was being written when its PE was killed."""
     unpacker = _msgpack().Unpacker(strict_map_key=False)
-    unpacker.feed(path.read_bytes())
+    with opened(path) as file:
+        unpacker.feed(file.read())
     return list(unpacker)
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file of a trace, to be read; raises `ArgumentError` if it is none."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ArgumentError(f"{path} is not a file")
+    return file

@@ -169,3 +169,19 @@ def test_after_a_job_of_one_pe(tmp_path):
         [sys.executable, script], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stdout == "[(0, 3), (1, 3), (2, 3)]\n1\n", done.stderr
+
+
+class CannotBeMade(Exception):
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_a_result_that_cannot_be_sent_is_named():
+    def body(value):
+        shmem.init()
+        return value() if shmem.my_pe() else 3
+
+    with pytest.raises(shmem.PeerFailed, match="the result of PE 1, of type lock, cannot be sent"):
+        shmem.spawn(body, 2, (threading.Lock,))
+    with pytest.raises(shmem.ArgumentError, match=r"result of PE 1 cannot be read here .*int"):
+        shmem.spawn(body, 2, (CannotBeMade,))

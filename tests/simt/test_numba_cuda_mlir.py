@@ -147,7 +147,7 @@ def test_vectors_of_two_are_complex_numbers():
         (lambda x: cuda.float32x4("a").y, "made of numbers and vectors"),
         (lambda x: cuda.vector.load(x, 0, 17).x, "at most 16"),
         (lambda x: cuda.vector.load(x, (0, 0), 2).x, "index has 2 numbers, and the arr"),
-        (lambda x: (cuda.float2(1) * cuda.float2(x[0])).x, "No implementation"),
+        (lambda x: (cuda.float2(1) * cuda.float2(x[0])).x, "cannot call mul"),
     ],
 )
 def test_vectors_that_cannot_be_made(make, said):

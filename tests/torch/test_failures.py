@@ -116,3 +116,18 @@ def test_a_forked_child_takes_no_place_of_its_rank(run_pes, tmp_path):
         return x.tolist()
 
     assert run_pes(body, 2) == [[2.0] * 4] * 2
+
+
+def test_a_mean_that_pytorch_cannot_divide_changes_nothing(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            for dtype in (torch.bool, torch.uint16, torch.float8_e5m2):
+                x = torch.full((3,), me).to(dtype)
+                with pytest.raises(shmem.ArgumentError, match=f"AVG: .* not divide {dtype}"):
+                    dist.all_reduce(x, dist.ReduceOp.AVG)
+                assert torch.equal(x, torch.full((3,), me).to(dtype))
+            x = torch.full((3,), me + 1)
+            dist.all_reduce(x, dist.ReduceOp.AVG)
+        return x.tolist()
+
+    assert run_pes(body, 2) == [[1, 1, 1]] * 2

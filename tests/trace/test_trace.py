@@ -1,16 +1,21 @@
 """Recording what PEs do, and what a trace tells of it."""
 
 import json
+import os
+import shutil
+from random import Random
 
 import msgpack
 import numpy as np
 import pytest
 
 from gpushmem.errors import ArgumentError
-from gpushmem.trace import load
+from gpushmem.trace import load, page, perfetto
 from gpushmem.trace.analysis import COMPUTING, MOVING, WAITING, Analysis
 from gpushmem.trace.reading import OPEN
-from gpushmem.trace.ring import BLOCK, EVENT, FIRST_OP, KERNEL, LAUNCH, Ring, paths
+from gpushmem.trace.ring import BLOCK, EVENT, FIRST_OP, HEADER, KERNEL, LAUNCH, Ring, paths
+from gpushmem.trace.ring import RING as RING_HEADER
+from gpushmem.trace.summary import summary
 
 pytestmark = pytest.mark.cpu_backend
 
@@ -36,6 +41,51 @@ shift[1, 32](dst, src, signal, 1)
 shmem.barrier_all()
 """
 END = "\nshmem.finalize()\n"
+
+
+def test_a_damaged_trace_is_an_error_or_can_be_shown(traced, tmp_path):
+    """Bytes at random places, and files cut off: what is read is not trusted."""
+    traced(2, RING + END)
+    whole, damaged, random = traced.folder, tmp_path / "{{columns}}", Random(7)
+    ways = {}
+    for _ in range(80):
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(whole, damaged)
+        path = damaged / f"pe0.{random.choice(['ring', 'facts'])}"
+        size = min(path.stat().st_size, HEADER + 40 * EVENT.itemsize)
+        with open(path, "r+b") as file:
+            if random.random() < 0.1:
+                file.truncate(random.randrange(size))
+            else:
+                header = path.suffix == ".ring" and random.random() < 0.3
+                file.seek(random.randrange(RING_HEADER.itemsize if header else size))
+                file.write(random.choice([b"\xff" * 8, bytes(4), random.randbytes(3)]))
+        try:
+            trace = load(damaged)
+            summary(trace)
+            text = page.page(trace, damaged.name)
+            perfetto.write(trace, tmp_path / "out.json")
+            said = "shown"
+        except ArgumentError as error:
+            said = "damaged" if "damaged" in str(error) else "error"
+        else:
+            assert text.count("{{columns}}") == 1, "in the title alone"
+        ways[said] = ways.get(said, 0) + 1
+    assert ways["shown"] > 10
+    assert ways["damaged"] > 3
+
+
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir", "unlink"])
+@pytest.mark.parametrize("file", ["pe0.ring", "pe0.facts"])
+def test_what_is_no_file_is_not_waited_for(traced, make, file, monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_TRACE_EVENTS", "1024")
+    traced(1, "import gpushmem as shmem\nshmem.init(heap_size='1M')\n")
+    path = traced.folder / file
+    path.unlink()
+    if make != "unlink":
+        getattr(os, make)(path)
+    with pytest.raises(ArgumentError, match=r"is not a file|cannot be read|has no trace"):
+        load(traced.folder)
 
 
 @pytest.fixture
@@ -387,7 +437,8 @@ def test_what_changed_from_one_trace_to_another(traced, run_cli):
     assert waits["a_ns"] - waits["b_ns"] == pytest.approx(4 * 0.18e9, rel=0.1)
     text = run_cli("trace", "diff", slow, traced.folder, code=0).stdout
     assert text.startswith("Time\n")
-    assert "waiting, all PEs" in text
+    waiting = next(line for line in text.splitlines() if "waiting, all PEs" in line)
+    assert waiting.lstrip().startswith("-"), "less than before"
 
 
 def test_a_trace_that_the_disk_has_no_room_for_is_refused(run_cli, tmp_path):

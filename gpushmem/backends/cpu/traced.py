@@ -266,6 +266,7 @@ class Tracer:
         of_process["began"] = of_process["ended"] = of_process["block_ended"] = 0
         self.late()
         self._ring.describe(end=self._calls.now())
+        self._ring.give_back()
 
 
 def _text_at(address: int) -> str:

@@ -292,7 +292,16 @@ def _arithmetic(op: str, mode: str, builder: Any, *args: ir.Value) -> ir.Value:
 def _to_integer(mode: str, signed: bool, result: ir.Type, builder: Any, value: ir.Value) -> Any:
     whole = {"rn": "rint", "rd": "floor", "ru": "ceil", "rz": "trunc"}[mode]
     rounded = _intrinsic(whole, builder, value)
-    return (builder.fptosi if signed else builder.fptoui)(rounded, result)
+    convert = builder.fptosi if signed else builder.fptoui
+    if result.width > 8:
+        return convert(rounded, result)
+    # Numba's conversion to 8 bits keeps the lower half of 16; these are clamped.
+    number = convert(rounded, ir.IntType(16))
+    for op, limit in ((">", 0x7F), ("<", -0x80)) if signed else ((">", 0xFF),):
+        compare = builder.icmp_signed if signed else builder.icmp_unsigned
+        bound = number.type(limit)
+        number = builder.select(compare(op, number, bound), bound, number)
+    return builder.trunc(number, result)
 
 
 def _to_float(mode: str, signed: bool, result: ir.Type, builder: Any, value: ir.Value) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpushmem.errors import ArgumentError
 
-__all__ = ["Program", "calling"]
+__all__ = ["PLAIN_RESULTS", "Program", "calling"]
 
 Target = Callable[[], object]
 
@@ -122,6 +122,9 @@ def _call(words: Sequence[str]) -> Target:
     return calling(get, results, dumps)
 
 
+PLAIN_RESULTS = "return NumPy arrays, numbers, texts, and lists, tuples and dictionaries of these"
+
+
 def calling(
     get: Callable[[], Callable[[], Any]], results: Sequence[int], dumps: Callable[[object], bytes]
 ) -> Target:
@@ -133,8 +136,15 @@ def calling(
         job = current()
         assert job is not None
         value = get()()
+        try:
+            data = dumps(value)
+        except Exception as error:  # pickling may raise anything
+            raise ArgumentError(
+                f"spawn: the result of PE {job.my_pe}, of type {type(value).__name__}, cannot be "
+                f"sent back ({error}): {PLAIN_RESULTS}"
+            ) from error
         with open(results[job.my_pe], "wb", closefd=False) as file:
-            file.write(dumps(value))
+            file.write(data)
 
     return target
 

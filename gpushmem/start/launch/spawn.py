@@ -21,7 +21,7 @@ from gpushmem.job.limits import within_limits
 from gpushmem.size import parse_size
 from gpushmem.start.launch.local import Outcome, check_room, launch, preload
 from gpushmem.start.launch.pickling import PLAIN, dumps
-from gpushmem.start.launch.program import Program, calling
+from gpushmem.start.launch.program import PLAIN_RESULTS, Program, calling
 
 __all__ = ["check_arguments", "collect", "spawn"]
 
@@ -155,7 +155,7 @@ def collect(
         if trace is not None:
             environ |= {"GPUSHMEM_TRACE": _prepared(trace)}
         outcome = launch(n_pes, what, environ=environ, **options)
-        return outcome, [] if outcome.code else [_load(fd) for fd in results]
+        return outcome, [] if outcome.code else [_load(*each) for each in enumerate(results)]
 
 
 def _need(name: str, able: list[str], what: str) -> None:
@@ -187,13 +187,18 @@ def _dump(function: Callable[[], Any]) -> bytes:
         ) from error
 
 
-def _load(fd: int) -> Any:
+def _load(pe: int, fd: int) -> Any:
     """Return a PE's result; None if it ended without returning, as by `sys.exit()`."""
     if not os.fstat(fd).st_size:
         return None
     with open(fd, "rb", closefd=False) as file:
         file.seek(0)
-        return pickle.load(file)  # noqa: S301  (from a process that this one has started)
+        try:
+            return pickle.load(file)  # noqa: S301  (from a process that this one has started)
+        except Exception as error:
+            raise ArgumentError(
+                f"spawn: the result of PE {pe} cannot be read here ({error}): {PLAIN_RESULTS}"
+            ) from error
 
 
 def _is_ours() -> bool:
