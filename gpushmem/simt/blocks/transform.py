@@ -1,4 +1,24 @@
-"""A kernel's module, as compiled for one thread, made into one for blocks in lockstep."""
+"""A kernel's module, as compiled for one thread, made into one for blocks in lockstep.
+
+Between two cuts the threads of a block may run in any order, as on a GPU. All steps rely on that,
+and each keeps an invariant that the next ones use (GPUSHMEM_VERIFY compares what comes out with
+threads that run one by one):
+
+- `sink` moves only what has no effect, behind the branch that it depends on.
+- `cut_up` leaves each wait and meeting at the end of its block, a cut: nobody is inside of a block
+  when somebody else goes on.
+- `Analysis`: all threads that run an instruction together compute the same uniform value. Where
+  some are in another turn of a loop, or have left it, nothing that the turns change is uniform.
+- `Fast` reaches a cut with all threads of the block. What is alive then and varies is in the frame,
+  an element for each thread; what is uniform is kept once, and is what each thread would have.
+- `Apart`: before a thread goes on alone, what is uniform and alive is where it finds it. Threads
+  are in step again only at one label, with equal uniform values.
+- `Lanes` runs the kernel's own code for one thread: it takes what is alive from the frame, and
+  leaves there what is alive where it stops.
+- `guard` and `strided` leave out only turns that do nothing, and keep the order of a thread's own.
+- `vectors`: a lane whose mask is off neither writes nor fails. A vector in which a thread would
+  fail is left to turns one by one before anything is written.
+"""
 
 from __future__ import annotations
 
