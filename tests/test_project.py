@@ -114,7 +114,7 @@ ROOMS = {
         "artifacts", "settings", "imports", "errors",
     ],
     "simulator.py": ["simt/numba_cuda", "backends", "settings", "imports", "errors"],
-    "job": ["settings", "errors"],
+    "job": ["beside", "settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
     "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines", "errors"],
     "trace/ring.py": ["ops", "size", "errors"],
@@ -123,7 +123,7 @@ ROOMS = {
     "trace/facts.py": ["trace/ring", "trace/counters", "lines"],
     "trace": [
         "trace/ring", "trace/events", "trace/counters", "simt/run", "simt/compiler", "simt/base",
-        "ops", "errors",
+        "ops", "settings", "errors",
     ],
     "diagnosis": [
         "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
@@ -148,12 +148,12 @@ ROOMS = {
     ],
     "memory": ["backends", "artifacts", "size", "arguments", "errors"],
     "runtime.py": [
-        "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "settings",
-        "size", "lines", "arguments", "errors",
+        "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "beside",
+        "settings", "size", "lines", "arguments", "errors",
     ],
     "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
-        "kernels", "groups", "runtime", "memory", "backends", "simt/base", "artifacts", "ops",
+        "kernels", "groups", "runtime", "memory", "backends", "simt/base", "artifacts", "job", "ops",
         "settings", "lines", "imports", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
