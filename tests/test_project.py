@@ -153,8 +153,8 @@ ROOMS = {
     ],
     "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
-        "kernels", "groups", "runtime", "memory", "backends", "simt/base", "artifacts", "job", "ops",
-        "settings", "lines", "imports", "arguments", "errors",
+        "kernels", "groups", "runtime", "memory", "backends", "simt/base", "artifacts", "job",
+        "ops", "settings", "lines", "imports", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "compat": [

@@ -176,9 +176,9 @@ def _loaded_from(folder: Path) -> Trace:
         if "operations" in fact:
             operations = fact["operations"]
     n_pes = max(int(ring.header["n_pes"]) for ring in rings.values())
-    kinds, kind, pe = _kinds(folder, operations), events["kind"], events["pe"]
+    kinds, kind, other = _kinds(folder, operations), events["kind"], events["pe"]
     known = kind < len(kinds)
-    if not known.all() or ((kind >= FIRST_OP) & ((pe < NO_PE) | (pe >= n_pes))).any():
+    if not known.all() or ((kind >= FIRST_OP) & ((other < NO_PE) | (other >= n_pes))).any():
         raise ArgumentError(f"{folder}: the trace is damaged: events of no kind, or of no PE")
     events["kind"] = kinds[kind]
     return Trace(events, n_pes, lost, facts, end)
