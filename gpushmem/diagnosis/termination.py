@@ -329,10 +329,12 @@ class Stillness:
         still: Any = None
         if main is None or not running() <= turns.launches or any(w.ready() for w in waits):
             quiet = None
-        elif (main in waits or self.blocked) and not any(word["timed"] for _, word in words):
+        elif main in waits or self.blocked:
             others = None if movers.alarmed() else movers.others(restless())
-            polls = [int(word["polls"]) for _, word in words]
-            still = None if others is None else (quiet, polls, others)
+            if others is None and self.blocked:
+                quiet = None  # who is to release the lock may be computing
+            elif others is not None and not any(word["timed"] for _, word in words):
+                still = quiet, [int(word["polls"]) for _, word in words], others
         if moves() != before or any(each.pending for each in self._late):
             quiet = still = None
         if not self._quiet.look(quiet, turns):

@@ -152,7 +152,7 @@ class Queue:
 
     def put(self, work: Call) -> Call:
         """Let a call be made after those before it; by a callback of ours: now."""
-        if self._thread is threading.current_thread():
+        if self._is_here():
             work.perform()
             return work
         with self._changed:
@@ -167,8 +167,12 @@ class Queue:
         """Wait until all calls have been made."""
         with self._changed:
             last = self._waiting[-1] if self._waiting else None
-        if last is not None and self._thread is not threading.current_thread():
+        if last is not None and not self._is_here():
             last.finish()
+
+    def _is_here(self) -> bool:
+        """Whether a callback of ours asks."""
+        return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def close(self) -> None:
         """End the thread when all has been done."""
