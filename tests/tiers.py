@@ -685,6 +685,8 @@ SLOW = {
         "test_training_gives_the_losses_of_one_process": "",
         "test_products_are_fused_where_it_pays": "",
         "test_gpushmem_run_explains_a_hang": "",
+        "test_waits_of_pytorch_s_own_are_explained": "",
+        "test_a_deadlock_that_one_rank_does_not_handle_ends_the_job": "",
     },
     "torch/test_records.py": {
         "test_calls_are_in_profiles": "",

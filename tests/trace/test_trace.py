@@ -41,11 +41,12 @@ shift[1, 32](dst, src, signal, 1)
 shmem.barrier_all()
 """
 END = "\nshmem.finalize()\n"
+FEW = "import os\nos.environ['GPUSHMEM_TRACE_EVENTS'] = '1024'\n"
 
 
 def test_a_damaged_trace_is_an_error_or_can_be_shown(traced, tmp_path):
     """Bytes at random places, and files cut off: what is read is not trusted."""
-    traced(2, RING + END)
+    traced(2, FEW + RING + END)
     whole, damaged, random = traced.folder, tmp_path / "{{columns}}", Random(7)
     ways = {}
     for _ in range(80):
@@ -77,9 +78,8 @@ def test_a_damaged_trace_is_an_error_or_can_be_shown(traced, tmp_path):
 
 @pytest.mark.parametrize("make", ["mkfifo", "mkdir", "unlink"])
 @pytest.mark.parametrize("file", ["pe0.ring", "pe0.facts"])
-def test_what_is_no_file_is_not_waited_for(traced, make, file, monkeypatch):
-    monkeypatch.setenv("GPUSHMEM_TRACE_EVENTS", "1024")
-    traced(1, "import gpushmem as shmem\nshmem.init(heap_size='1M')\n")
+def test_what_is_no_file_is_not_waited_for(traced, make, file):
+    traced(1, FEW + "import gpushmem as shmem\nshmem.init(heap_size='1M')\n")
     path = traced.folder / file
     path.unlink()
     if make != "unlink":
