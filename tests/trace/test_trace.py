@@ -49,7 +49,7 @@ def test_a_damaged_trace_is_an_error_or_can_be_shown(traced, tmp_path):
     traced(2, FEW + RING + END)
     whole, damaged, random = traced.folder, tmp_path / "{{columns}}", Random(7)
     ways = {}
-    for _ in range(80):
+    for _ in range(40):
         shutil.rmtree(damaged, ignore_errors=True)
         shutil.copytree(whole, damaged)
         path = damaged / f"pe0.{random.choice(['ring', 'facts'])}"
@@ -72,8 +72,8 @@ def test_a_damaged_trace_is_an_error_or_can_be_shown(traced, tmp_path):
         else:
             assert text.count("{{columns}}") == 1, "in the title alone"
         ways[said] = ways.get(said, 0) + 1
-    assert ways["shown"] > 10
-    assert ways["damaged"] > 3
+    assert ways["shown"] > 5
+    assert ways["damaged"] > 1
 
 
 @pytest.mark.parametrize("make", ["mkfifo", "mkdir", "unlink"])
