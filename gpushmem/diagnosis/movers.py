@@ -6,7 +6,9 @@ so after whoever brings it. The idle pools of numerical libraries wait for locks
 
 A thread of Python's that is in no wait of ours must wait for a lock of this process, without a
 limit: in `Lock.acquire`, `Thread.join`, or in C++, as PyTorch does for a future. Only another
-thread of the process can end that. (One that waits for the interpreter does so with a limit.)
+thread of the process can end that. (One that waits for the interpreter does so with a limit.) While
+there is such a thread, native ones that read a file may be at work for it; those that wait for
+events, such as the server of PyTorch's store, are not taken to be.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 LONG = 600_000  # milliseconds: who waits for events so long, as MPI's threads do, waits for these
 
 Words = list[int]  # the arguments of a system call
+# What native threads may be in while one of Python's waits for a lock: futex; poll, epoll.
+IDLE = {202, 7, 232, 271, 281, 441}
 FUTEX, FUTEX_WAITS = 202, (0, 9)  # FUTEX_WAIT and FUTEX_WAIT_BITSET, behind the flags
 PRIVATE = 0x80  # the flag of a lock of one process
 
@@ -92,7 +96,8 @@ def others(pythons: set[int]) -> tuple[tuple[Any, ...], ...] | None:
         if task in known and known[task] not in pythons:
             continue
         try:
-            if _moves_by_itself(task, task in known):
+            allowed = {FUTEX} if task in known else IDLE if pythons else None
+            if _moves_by_itself(task, allowed):
                 return None
             switches = SWITCHES.findall(_status(task))
         except OSError:  # it has just ended
@@ -101,13 +106,17 @@ def others(pythons: set[int]) -> tuple[tuple[Any, ...], ...] | None:
     return tuple(found)
 
 
-def blocked(ident: int) -> bool:
-    """Whether a thread of Python's waits for a lock of this process, without a limit."""
+def blocked(ident: int) -> Any:
+    """How often a thread of Python's has run, if it waits for a lock of this process; else None.
+
+    The wait has no limit, and is the same one as long as this number is.
+    """
     for task, known in _pythons().items():
         if known == ident:
             with suppress(OSError):
-                return not _moves_by_itself(task, python=True)
-    return False
+                switches = SWITCHES.findall(_status(task))
+                return None if _moves_by_itself(task, {FUTEX}) else switches
+    return None
 
 
 def _pythons() -> dict[int, int]:
@@ -119,15 +128,18 @@ def _pythons() -> dict[int, int]:
     }
 
 
-def _moves_by_itself(task: int, python: bool) -> bool:
+def _moves_by_itself(task: int, allowed: set[int] | None = None) -> bool:
+    """Whether a thread runs, or will without others, or is in a call that is not `allowed`."""
     try:
         number, *words = _read(f"{TASKS}/{task}/syscall").split()
     except PermissionError:  # a container that forbids it: then only whether it runs is known
-        return python or b"State:\tR" in _status(task)
+        return allowed == {FUTEX} or b"State:\tR" in _status(task)
     if not number.isdigit():  # "running", or -1 for what is stopped elsewhere
         return True
     arguments = [int(word, 16) for word in words]
-    if python and (int(number) != FUTEX or not arguments[1] & PRIVATE):
+    if allowed is not None and int(number) not in allowed:
+        return True
+    if allowed == {FUTEX} and not arguments[1] & PRIVATE:
         return True
     return TIMED.get(int(number), _never)(arguments)
 

@@ -316,6 +316,7 @@ class Stillness:
         self.quiet_since = 0  # monotonic nanoseconds, while nothing but polls happens; else 0
         self.confirms = False  # whether the PE has been still for two rounds since the probe
         self.blocked: Parked | None = None  # the main thread's wait, if it is none of ours
+        self._switches: Any = None  # by which it is known
         self._count = 0
         self._still, self._quiet = Same(), Same()
         self._probe, self._probed = 0, Turns()
@@ -354,10 +355,12 @@ class Stillness:
         """What the main thread waits in; None if it does not."""
         ident = threading.main_thread().ident or 0
         known = parked.get(ident) or self._asking.waits().get(ident)
-        if known is None and movers.blocked(ident):
-            self.blocked = self.blocked or Parked("a wait for another thread", lambda: False)
-        else:
+        switches = None if known else movers.blocked(ident)
+        if switches is None:
             self.blocked = None
+        elif self.blocked is None or switches != self._switches:
+            self.blocked = Parked("a wait for another thread", lambda: False)
+        self._switches = switches
         return known or self.blocked
 
 

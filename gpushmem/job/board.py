@@ -169,7 +169,8 @@ class Board:
     def renew(self) -> bool:
         """Take back a deadlock that all PEs have handled; returns whether they have."""
         with self._locked():
-            if self["verdict"] != DEADLOCK or not self.pes["handled"].all():
+            gone = self.pes["ended"].any()
+            if self["verdict"] != DEADLOCK or gone or not self.pes["handled"].all():
                 return False
             self.pes["handled"] = 0
             self["verdict"] = NONE

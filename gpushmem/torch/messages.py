@@ -65,7 +65,7 @@ class Messages:
                 self._ring()
 
     def ended(self, sent: _Sent) -> None:
-        """A letter has ended; whoever has moved it tells those who asked, without the lock."""
+        """A letter has ended whose future somebody has; who has moved it tells it, unlocked."""
         self._ended.append(sent)
 
     def _tell(self, apart: bool = False) -> None:
@@ -73,7 +73,7 @@ class Messages:
         while self._ended:
             with suppress(IndexError):  # another thread has told them
                 sent = self._ended.popleft()
-                if apart and sent.is_asked:
+                if apart or self._ended:  # a callback may wait for one of the others
                     threading.Thread(target=sent.tell, name=self._name, daemon=True).start()
                 else:
                     sent.tell()
@@ -130,27 +130,17 @@ class _Sent(Work):
 
     def told(self) -> None:
         """The letter has ended."""
-        if self._letter.error is None:
-            self._filled()
-        self._messages.ended(self)
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether somebody has its future, which may have callbacks."""
-        return self._future is not None
-
-    def tell(self) -> None:
-        """Tell those who wait, and run callbacks."""
         error = self._letter.error
-        self.end(error and failure(self.what, error))
+        if error is None:
+            self._filled()
+        if self._settle(error and failure(self.what, error)):
+            self._messages.ended(self)
 
     def _await(self) -> None:
         try:
             self._messages.wait(self.what, self._letter)
         except ShmemError as error:
             raise failure(self.what, error) from error
-        if self._letter.error is not None:
-            raise failure(self.what, self._letter.error)
 
     def source_rank(self) -> int:
         return self._letter.rank

@@ -32,12 +32,20 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def end(self, error: BaseException | None = None) -> Work:
         """Tell those who wait that the call has ended."""
+        if self._settle(error):
+            self.tell()
+        return self
+
+    def _settle(self, error: BaseException | None) -> bool:
+        """Note that the call has ended; returns whether somebody has its future."""
         with self._lock:
             self._error, self._done = error, True
-            future = self._future
-        if future is not None:
-            self._tell(future)
-        return self
+            return self._future is not None
+
+    def tell(self) -> None:
+        """Tell those who have the future, and run its callbacks."""
+        if self._future is not None:
+            self._tell(self._future)
 
     def _tell(self, future: Future[Any]) -> None:
         if self._error is None:

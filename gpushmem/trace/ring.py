@@ -135,6 +135,7 @@ def _reserve(folder: Path, fd: int, n_pes: int, nbytes: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # before others feel it
         os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:
+        os.ftruncate(fd, 0)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise ShmemError(

@@ -87,6 +87,29 @@ def test_a_callback_of_a_message_waits_while_messages_move(run_pes, tmp_path):
     assert run_pes(body, 2, timeout=60) == ["met", "came"]
 
 
+def test_callbacks_of_messages_may_wait_for_each_other(run_pes, tmp_path):
+    """Messages that have come together, to a rank that waits for a third one."""
+
+    def body():
+        with world(tmp_path) as me:
+            if me == 1:
+                time.sleep(0.3)
+                for tag in (1, 2, 3):
+                    dist.send(torch.full((1,), float(tag)), 0, tag=tag)
+                return []
+            tensors = [torch.zeros(1) for _ in range(3)]
+            one, two = (dist.irecv(x, 1, tag=tag) for tag, x in enumerate(tensors[:2], 1))
+            second = two.get_future()
+            first = one.get_future().then(lambda _: second.wait())
+            dist.recv(tensors[2], 1, tag=3)
+            assert one.is_completed()
+            assert two.is_completed()
+            first.wait()
+            return [x.item() for x in tensors]
+
+    assert run_pes(body, 2, timeout=60) == [[1.0, 2.0, 3.0], []]
+
+
 def hooks():
     """PyTorch's hooks for gradients of DDP, with their states, for a group."""
     from torch.distributed.algorithms.ddp_comm_hooks import (

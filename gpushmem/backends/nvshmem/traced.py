@@ -115,7 +115,7 @@ class Tracer(Untraced):
         self._facts = Facts(self._ring, now)
         self._threads: dict[int, int] = {}
         self._ring.header["ticks"] = self._ring.header["ns"] = now()
-        on_gpu = Ring(folder, pe, n_pes, most, gpu=True)
+        on_gpu = self._on_gpu = Ring(folder, pe, n_pes, most, gpu=True)
         self._header = on_gpu.header
         copier = Copier(device)
         memory = device.array((AT + most * EVENT.itemsize,), np.dtype(np.uint8))
@@ -140,6 +140,8 @@ class Tracer(Untraced):
             self._drain.end()
         self._look_at_clocks()
         self._ring.describe(end=now())
+        for ring in (self._ring, self._on_gpu):
+            ring.give_back()
 
     # --- the host
 

@@ -80,12 +80,14 @@ class Verified(Running):
                 counts["passed over"] += 1
                 return
             after = memory.copies()
-            memory.put(before)
-            _by_threads(self)()
-            differs = memory.first_difference(after)
-            if differs is not None:
-                report = self._report(differs, before, memory)
-            memory.put(after)
+            try:
+                memory.put(before)
+                _by_threads(self)()
+                differs = memory.first_difference(after)
+                if differs is not None:
+                    report = self._report(differs, before, memory)
+            finally:
+                memory.put(after)
         counts["verified"] += 1
         if differs is not None:
             raise KernelError(report)
@@ -280,10 +282,14 @@ class _Memory:
         return [each.copy() for each in self._bytes]
 
     def put(self, copies: list[np.ndarray[Any, Any]]) -> None:
-        """Write what differs: some of it may be memory that cannot be written."""
-        for each, copy in zip(self._bytes, copies, strict=True):
-            changed = np.flatnonzero(each != copy)
-            each[changed] = copy[changed]
+        """Write to the arrays that differ, and not between their elements.
+
+        Some may be memory that cannot be written.
+        """
+        for array in self.arrays:
+            wanted = self._of(array, copies)
+            if array.values.tobytes() != wanted.tobytes():
+                array.values[...] = wanted
 
     def first_difference(self, after: list[np.ndarray[Any, Any]]) -> Difference | None:
         """Where memory is not as it was `after` the usual run; NaN is NaN."""

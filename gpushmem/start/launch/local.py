@@ -202,6 +202,7 @@ class _Launcher:
         self.group = 0
         self.limit, self.started = limit, time.monotonic()
         self.heard = 0.0  # when it has heard of the verdict
+        self.final = False  # the job is to end, whether or not a deadlock is handled
         self.end_at: float | None = None  # when to send SIGTERM
         self.kill_at: float | None = None  # when to send SIGKILL
         self.culprit_waited = False
@@ -334,10 +335,12 @@ class _Launcher:
             self.heard = time.monotonic()
             self.end_at = self.heard + GRACE
             self.kill_at = self.end_at + ASKED
-        elif outcome.verdict == DEADLOCK and board.renew():
+        elif outcome.verdict != DEADLOCK or self.final:
+            pass
+        elif board.renew():
             outcome.verdict = NONE
             self.end_at = self.kill_at = None
-        elif outcome.verdict == DEADLOCK and self.end_at and board.pes["handled"].any():
+        elif self.end_at and board.pes["handled"].any():
             self.end_at = self.heard + HANDLED  # the others have time to do so, too
             self.kill_at = self.end_at + ASKED
         if outcome.verdict == FAILED and board["culprit"] in outcome.codes:
@@ -355,10 +358,12 @@ class _Launcher:
             self._to_each(number)
             if number != signal.SIGINT:
                 self.kill_at = time.monotonic() + GRACE
+        else:
+            self.final = True
 
     def _over_limit(self) -> None:
         reason = f"the job exceeded its limit of {self.limit:g} s"
-        self.limit = None
+        self.limit, self.final = None, True
         self.board.claim(TIMEOUT, -1, reason, report_on(self.board, ANSWERS, stacks=True))
 
     def _somebody_waits(self) -> bool:
