@@ -30,10 +30,10 @@ TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 LONG = 600_000  # milliseconds: who waits for events so long, as MPI's threads do, waits for these
 
 Words = list[int]  # the arguments of a system call
-# What native threads may be in while one of Python's waits for a lock: futex; poll, epoll.
-IDLE = {202, 7, 232, 271, 281, 441}
 FUTEX, FUTEX_WAITS = 202, (0, 9)  # FUTEX_WAIT and FUTEX_WAIT_BITSET, behind the flags
 PRIVATE = 0x80  # the flag of a lock of one process
+# What native threads may be in while one of Python's waits for a lock: that, poll, epoll.
+IDLE = {FUTEX, 7, 232, 271, 281, 441}
 
 
 def _pointer(k: int) -> Callable[[Words], bool]:

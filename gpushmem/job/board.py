@@ -31,11 +31,12 @@ from gpushmem.errors import Deadlock, PeerFailed, ShmemError, WaitTimeout
 from gpushmem.job.plain import plain, plain_data, plain_lines
 
 __all__ = [
-    "ACCOUNT_BYTES", "DEADLOCK", "FAILED", "JOB", "MAGIC", "NONE", "PE", "PES_AT", "TIMEOUT",
-    "Board", "board_bytes", "boxes_at",
+    "ACCOUNT_BYTES", "DEADLOCK", "FAILED", "HANDLED", "JOB", "MAGIC", "NONE", "PE", "PES_AT",
+    "TIMEOUT", "Board", "board_bytes", "boxes_at",
 ]  # fmt: skip
 
 NONE, FAILED, DEADLOCK, TIMEOUT = range(4)  # verdicts
+HANDLED = 5.0  # seconds for all PEs to handle a deadlock that one has handled
 MAGIC = 0x47505553484D0003
 ACCOUNT_BYTES = 1 << 20  # size of a box; memory is committed only when written
 TEXT_BYTES = 1 << 20

@@ -540,9 +540,7 @@ class _Filled:
     def done(self, divided_by: int = 0) -> None:
         """The memory has been filled: so is the tensor."""
         if divided_by:
-            floating = self._whole.is_floating_point() or self._whole.is_complex()
-            mode = None if floating else "trunc"
-            self._whole.detach().div_(divided_by, rounding_mode=mode)
+            _divide(self._whole.detach(), divided_by)
         if self._whole is not self._tensor:
             self._tensor.detach().copy_(self._whole)
 
@@ -598,13 +596,16 @@ def _reduction(opts: Any, tensors: Sequence[Any]) -> tuple[str, bool]:
     return op, divided
 
 
+def _divide(tensor: Tensor, by: int) -> None:
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    tensor.div_(by, rounding_mode="trunc" if whole else None)
+
+
 @cache
 def _is_divisible(dtype: torch.dtype) -> bool:
-    """Whether `_Filled.done` can divide tensors of a dtype."""
-    one = torch.zeros(1, dtype=dtype)
-    mode = None if dtype.is_floating_point or dtype.is_complex else "trunc"
+    """Whether PyTorch can divide tensors of a dtype."""
     try:
-        one.div_(1, rounding_mode=mode)
+        _divide(torch.zeros(1, dtype=dtype), 1)
     except RuntimeError:  # NotImplementedError is one
         return False
     return True

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,14 +21,13 @@ class Messages:
     """The letters of one member. Those that nobody waits for are moved by a thread of their own."""
 
     def __init__(self, mail: Mail, name: str, seconds: float) -> None:
-        self._mail, self._name, self.seconds = mail, name, seconds
+        self._mail, self.name, self.seconds = mail, name, seconds
         self._lock = threading.RLock()
         self._bell = np.zeros(1, np.int64)  # changed when the thread should look around
         self._waiting = 0  # callers in `wait`
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition(self._lock)
         self._over = False
-        self._ended: deque[_Sent] = deque()  # whose callbacks are still to run
 
     def post(
         self, what: str, letter: Letter, tensors: list[Any], filled: Callable[[], None]
@@ -42,7 +39,6 @@ class Messages:
             (self._mail.send if what == "send" else self._mail.receive)(letter)
             if not letter.done:
                 self._ring()
-        self._tell()
         return sent
 
     def wait(self, what: str, letter: Letter) -> None:
@@ -54,34 +50,19 @@ class Messages:
             while True:
                 with self._lock:
                     self._mail.progress()
-                    done, watch = letter.done, self._mail.watch()
-                self._tell()
-                if done:
-                    return
+                    if letter.done:
+                        return
+                    watch = self._mail.watch()
                 self._mail.wait(what, letter, watch, self.seconds)
         finally:
             with self._lock:
                 self._waiting -= 1
                 self._ring()
 
-    def ended(self, sent: _Sent) -> None:
-        """A letter has ended whose future somebody has; who has moved it tells it, unlocked."""
-        self._ended.append(sent)
-
-    def _tell(self, apart: bool = False) -> None:
-        """Run what is to be called for letters that have ended; `apart`: by a thread of its own."""
-        while self._ended:
-            with suppress(IndexError):  # another thread has told them
-                sent = self._ended.popleft()
-                if apart or self._ended:  # a callback may wait for one of the others
-                    threading.Thread(target=sent.tell, name=self._name, daemon=True).start()
-                else:
-                    sent.tell()
-
     def _ring(self) -> None:
         self._bell += 1
         if self._thread is None and self._mail.pending and not self._waiting:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
         self._changed.notify_all()
 
@@ -99,7 +80,6 @@ class Messages:
             with self._lock:
                 self._mail.progress()
                 watch = self._mail.watch(address_of(self._bell))
-            self._tell(apart=True)  # a callback may wait for what this thread is to move
             with Parked("messages", watch.now, worker=True) as parked:
                 parked.until(watch.sleeping)
 
@@ -134,7 +114,8 @@ class _Sent(Work):
         if error is None:
             self._filled()
         if self._settle(error and failure(self.what, error)):
-            self._messages.ended(self)
+            # A callback may wait for what this thread is to move: it has one of its own.
+            threading.Thread(target=self.tell, name=self._messages.name, daemon=True).start()
 
     def _await(self) -> None:
         try:

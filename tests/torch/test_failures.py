@@ -90,10 +90,6 @@ def test_a_rank_that_ends(run_pes, tmp_path):
     run_pes(body, 2)
 
 
-class Rows(list):
-    """Data for a loader whose workers are forked from a rank."""
-
-
 def test_a_forked_child_takes_no_place_of_its_rank(run_pes, tmp_path):
     def body():
         with world(tmp_path) as me:
@@ -109,7 +105,7 @@ def test_a_forked_child_takes_no_place_of_its_rank(run_pes, tmp_path):
                 }
                 for name, said in said_by_a_child(calls).items():
                     assert "was forked from PE 1 of 2, and is not a PE itself" in said, name
-                loader = torch.utils.data.DataLoader(Rows(range(8)), batch_size=4, num_workers=2)
+                loader = torch.utils.data.DataLoader(range(8), batch_size=4, num_workers=2)
                 assert [int(batch.sum()) for batch in loader] == [6, 22]
             x = torch.ones(4)
             dist.all_reduce(x)

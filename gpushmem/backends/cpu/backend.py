@@ -41,7 +41,7 @@ from gpushmem.diagnosis.interrupts import Interrupts
 from gpushmem.diagnosis.journal import Journal
 from gpushmem.diagnosis.termination import Late, Watch
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
-from gpushmem.job.board import DEADLOCK
+from gpushmem.job.board import DEADLOCK, HANDLED
 from gpushmem.job.forked import belongs
 from gpushmem.job.job import Job, current
 from gpushmem.ops import OPS, Op
@@ -65,7 +65,6 @@ __all__ = ["CpuBackend", "warm_up"]
 OPTIONS = {"fastmath", "debug", "cache", "collective"}
 adopt(DeviceFunction, lambda function: function.py_func)
 
-PATIENCE = 5.0  # seconds for other PEs to handle a deadlock
 CARVEOUT = "shared_memory_carveout"
 IGNORED = {
     "opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto", CARVEOUT,
@@ -216,7 +215,7 @@ class CpuBackend:
 
     def begin_anew(self) -> None:
         """Wait until all PEs have handled the deadlock that this one has, if there is one."""
-        board, end = self.world.board, time.monotonic() + PATIENCE
+        board, end = self.world.board, time.monotonic() + HANDLED
         while board.pes["handled"][self.my_pe] and board["verdict"] == DEADLOCK:
             if time.monotonic() > end:
                 raise board.error() or ShmemError("the job is over")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -61,31 +62,30 @@ def finish(launch: Any) -> None:
         _free(int(launch["text"]))
 
 
-def _flush(launch_address: int) -> None:
-    buffer = (ctypes.c_char * LAUNCH.itemsize).from_address(launch_address)
-    sys.stdout.write(_take(np.frombuffer(memoryview(buffer), LAUNCH)[0]))
+def _taker(write: Callable[[str], object]) -> int:
+    """The address of a function that takes the text of a launch at an address, and `write`s it."""
 
+    def take(launch_address: int) -> None:
+        buffer = (ctypes.c_char * LAUNCH.itemsize).from_address(launch_address)
+        write(_take(np.frombuffer(memoryview(buffer), LAUNCH)[0]))
 
-def _drop(launch_address: int) -> None:
-    buffer = (ctypes.c_char * LAUNCH.itemsize).from_address(launch_address)
-    np.frombuffer(memoryview(buffer), LAUNCH)["text_bytes"] = 0
+    _keep.append(made := ctypes.CFUNCTYPE(None, ctypes.c_int64)(take))
+    return int(ctypes.cast(made, ctypes.c_void_p).value or 0)
 
 
 @cache
 def dropping() -> int:
     """The address of a function that lets go of the text of a launch, in place of writing it."""
-    _keep.append(drop := ctypes.CFUNCTYPE(None, ctypes.c_int64)(_drop))
-    return int(ctypes.cast(drop, ctypes.c_void_p).value or 0)
+    return _taker(len)
 
 
 @cache
 def install() -> int:
     """Make `simt_print` known to LLVM; returns the address of the function that writes."""
     function = c_function(types.void(types.intp, types.intp, types.intp), simt_print)
-    flush = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_flush)
-    _keep.extend([function, flush])
+    _keep.append(function)
     llvm.add_symbol("simt_print", function.address)
-    return int(ctypes.cast(flush, ctypes.c_void_p).value or 0)
+    return _taker(lambda text: sys.stdout.write(text))  # noqa: PLW0108  (what it is by then)
 
 
 _keep: list[Any] = []  # keep the code alive

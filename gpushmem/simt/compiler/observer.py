@@ -10,14 +10,14 @@ anything at first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "EXCHANGE", "LOAD", "OR", "OTHER", "PLACE_BYTES",
     "RELAXED", "SET",
     "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "moves", "name", "observe",
-    "observe_also", "unseen",
+    "observe_also", "seen_by", "unseen",
 ]  # fmt: skip
 
 PLACE_BYTES = 256  # what an observer has for each load and store of a kernel, zero at first
@@ -82,14 +82,19 @@ def observe_also(name: str, on: bool = True) -> None:
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
-    """What is compiled meanwhile is not observed."""
-    seen = _current[0]
-    _current[0] = None
+def seen_by(observer: Observer | None) -> Iterator[None]:
+    """What is compiled meanwhile is observed by this one, or by nobody."""
+    before = _current[0]
+    _current[0] = observer
     try:
         yield
     finally:
-        _current[0] = seen
+        _current[0] = before
+
+
+def unseen() -> AbstractContextManager[None]:
+    """What is compiled meanwhile is not observed."""
+    return seen_by(None)
 
 
 def observe(observer: Observer | None) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +94,7 @@ class Verified(Running):
     def _names(self) -> list[str]:
         return list(self.source.py_func.__code__.co_varnames)
 
-    def _report(self, differs: Difference, before: Any, memory: _Memory) -> str:
+    def _report(self, differs: Difference, before: Copies, memory: _Memory) -> str:
         memory.put(before)
         seen = np.zeros(3, np.int64)
         seen[0] = differs.address
@@ -113,13 +112,11 @@ class Verified(Running):
 
     def _where(self, thread: int, site: int) -> str:
         block, number = divmod(thread, self.shape.threads)
-        bid, tid = _unravelled(block, self.shape.grid), _unravelled(number, self.shape.block)
+        bid, tid = (
+            tuple(map(int, np.unravel_index(k, extents, "F")))
+            for k, extents in ((block, self.shape.grid), (number, self.shape.block))
+        )
         return f"at {text_at(site)} by block {bid}, thread {tid}"
-
-
-def _unravelled(number: int, extents: tuple[int, ...]) -> tuple[int, ...]:
-    x, y, _ = extents
-    return number % x, number // x % y, number // (x * y)
 
 
 class _Silent(Running):
@@ -134,7 +131,7 @@ class _Silent(Running):
 
 def _by_threads(run: Verified, seen: observer.Observer | None = None) -> Running:
     """The same launch with each thread by itself, perhaps observed."""
-    with _observed(seen):
+    with observer.seen_by(seen):
         form = _form(run.form, seen)
     return _Silent(form, run._packed, run._keep, run.explain)
 
@@ -149,16 +146,6 @@ def _form(form: Form, seen: observer.Observer | None) -> Form:
         made = form.others[key] = Form(form.name, entry, form.shape, collective=form.meets)
         made.launch["flush"] = printing.dropping()
     return form.others[key]
-
-
-@contextmanager
-def _observed(seen: observer.Observer | None) -> Iterator[None]:
-    before = observer.current()
-    observer.observe(seen)
-    try:
-        yield
-    finally:
-        observer.observe(before)
 
 
 # --- who writes an element
@@ -249,71 +236,45 @@ def _array(
     empty = 0 in extents
     low = 0 if empty else sum(step for step in steps if step < 0)
     high = 0 if empty else dtype.itemsize + sum(step for step in steps if step > 0)
-    memory = _bytes(data + low, data + high)
-    values: np.ndarray[Any, Any] = np.ndarray(extents, dtype, memory.data, -low, strides)
+    memory: Any = (ctypes.c_char * (high - low)).from_address(data + low)
+    values: np.ndarray[Any, Any] = np.ndarray(extents, dtype, memory, -low, strides)
     return _Array(name, values, data + low, data + high)
 
 
-def _bytes(start: int, end: int) -> np.ndarray[Any, Any]:
-    memory: Any = (ctypes.c_char * (end - start)).from_address(start)
-    return np.frombuffer(memory, np.uint8)
+Copies = list[np.ndarray[Any, Any]]
 
 
 class _Memory:
-    """The arrays of a launch, and the bytes that these are in."""
+    """The arrays of a launch; they may overlap."""
 
     def __init__(self, arrays: list[_Array]) -> None:
         self.arrays = arrays
-        spans: list[list[int]] = []
-        for start, end in sorted((a.start, a.end) for a in arrays if a.end > a.start):
-            if spans and start <= spans[-1][1]:
-                spans[-1][1] = max(end, spans[-1][1])
-            else:
-                spans.append([start, end])
-        self.spans = spans
-        self._bytes = [_bytes(start, end) for start, end in spans]
 
     def is_shared(self) -> bool:
         """Whether somebody else may write to it."""
-        return any(test(start, end) for start, end in self.spans for test in shared)
+        return any(test(a.start, a.end) for a in self.arrays for test in shared)
 
-    def copies(self) -> list[np.ndarray[Any, Any]]:
-        """All bytes, as they are now."""
-        return [each.copy() for each in self._bytes]
+    def copies(self) -> Copies:
+        """All elements, as they are now."""
+        return [array.values.copy() for array in self.arrays]
 
-    def put(self, copies: list[np.ndarray[Any, Any]]) -> None:
-        """Write to the arrays that differ, and not between their elements.
+    def put(self, copies: Copies) -> None:
+        """Write to the arrays that differ: some may be memory that cannot be written."""
+        for array, copy in zip(self.arrays, copies, strict=True):
+            if array.values.tobytes() != copy.tobytes():
+                array.values[...] = copy
 
-        Some may be memory that cannot be written.
-        """
-        for array in self.arrays:
-            wanted = self._of(array, copies)
-            if array.values.tobytes() != wanted.tobytes():
-                array.values[...] = wanted
-
-    def first_difference(self, after: list[np.ndarray[Any, Any]]) -> Difference | None:
+    def first_difference(self, after: Copies) -> Difference | None:
         """Where memory is not as it was `after` the usual run; NaN is NaN."""
-        for array in self.arrays:
-            usual = self._of(array, after)
-            differs = np.flatnonzero(~_equal(usual, array.values))
+        for array, usual in zip(self.arrays, after, strict=True):
+            values = array.values
+            differs = np.flatnonzero(~_equal(usual, values))
             if len(differs):
                 index = tuple(map(int, np.unravel_index(differs[0], usual.shape)))
-                steps = zip(index, usual.strides, strict=True)
-                offset = sum(i * stride for i, stride in steps)
-                low = address_of(array.values)
+                offset = sum(i * stride for i, stride in zip(index, values.strides, strict=True))
                 element = f"{array.name}[{', '.join(map(str, index))}]"
-                return Difference(element, low + offset, usual[index], array.values[index])
+                return Difference(element, address_of(values) + offset, usual[index], values[index])
         return None
-
-    def _of(self, array: _Array, after: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """The array, in a copy of all bytes."""
-        for (start, end), copy in zip(self.spans, after, strict=True):
-            if start <= array.start and array.end <= end:
-                values = array.values
-                return np.ndarray(
-                    values.shape, values.dtype, copy, address_of(values) - start, values.strides
-                )
-        return array.values  # it is empty
 
 
 def _equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Any:

@@ -24,7 +24,7 @@ from gpushmem.backends import registry
 from gpushmem.diagnosis.report import report_on
 from gpushmem.errors import ShmemError, where_to_read_on
 from gpushmem.garbage import seldom_collected
-from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
+from gpushmem.job.board import DEADLOCK, FAILED, HANDLED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files, within_limits
 from gpushmem.start.launch.output import Pipes, Tagger
@@ -38,7 +38,6 @@ __all__ = ["Outcome", "check_room", "launch", "preload"]
 TICK = 0.1  # seconds between checks of the board
 GRACE = 0.25  # seconds PEs have to end by themselves when the job is over, before SIGTERM
 ASKED = 0.25  # ... and from SIGTERM to SIGKILL
-HANDLED = 5.0  # ... for all to handle a deadlock that one has handled
 CLEAN_UP = 10.0  # ... for exit handlers: of the PE that failed; of all PEs after Ctrl-C
 ANSWERS = 1.0  # seconds PEs have to send their accounts
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
