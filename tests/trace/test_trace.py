@@ -132,6 +132,24 @@ def test_a_trace_of_a_version_with_other_operations_is_read_as_it_was_meant(tmp_
             assert [trace.label(event) for event in trace.events] == ["kernel", *kinds]
 
 
+def test_facts_that_make_no_sense_are_an_error(tmp_path):
+    ring = Ring(tmp_path, 0, 1, 64)
+    ring.header["ticks"] = ring.header["ns"] = (1, 2)
+    ring._facts.close()
+    damaged = (
+        "put",
+        {"array": 256, "ticks": 1},
+        {"site": "4", "text": "x"},
+        {"freed": 1, "ticks": ""},
+    )
+    for fact in damaged:
+        paths(tmp_path, 0)[1].write_bytes(msgpack.packb(fact))
+        with pytest.raises(ArgumentError, match=r"damaged: .* is no fact$"):
+            load(tmp_path)
+    paths(tmp_path, 0)[1].write_bytes(msgpack.packb({"of a later version": 1}))
+    assert load(tmp_path).facts[0] == [{"of a later version": 1}]
+
+
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_each_wait_is_released_by_the_put_that_it_waited_for(traced, n):
     program = RING + (
