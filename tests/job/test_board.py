@@ -64,3 +64,27 @@ def test_no_board():
     with pytest.raises(ValueError, match="not the board of a gpushmem job"):
         Board(fd)
     os.close(fd)
+
+
+@pytest.mark.parametrize("launcher", [0, 1])
+def test_a_deadlock_is_over_when_all_pes_have_handled_it(board, launcher):
+    board["launcher"] = launcher
+    board.handle(0)  # of none
+    assert board.claim(DEADLOCK, -1, "no PE can go on")
+    for pe in range(3):
+        assert not board.renew()
+        board.handle(pe)
+    assert board.renew() == bool(launcher)  # which has to hear of it first
+    assert board.error() is None
+    assert not board.pes["handled"].any()
+
+
+def test_a_deadlock_stays_if_a_pe_has_ended(board):
+    assert board.claim(DEADLOCK, -1, "no PE can go on")
+    board.mark_ended(1, 0)
+    for pe in range(3):
+        board.handle(pe)
+    assert not board.renew()
+    assert board["verdict"] == DEADLOCK
+    board.claim(FAILED, 0, "too late")
+    assert board["verdict"] == DEADLOCK
