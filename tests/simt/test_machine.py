@@ -203,27 +203,6 @@ def test_large_integers_to_floats_with_directed_rounding():
         assert down[k] == up[k] or np.nextafter(down[k], np.float32(np.inf)) == up[k]
 
 
-def test_bits():
-    x = np.array([0, 1, 0x80000000, 0x12345678, 0xFFFFFFFF], np.uint32)
-    reverse = [int(f"{int(v):032b}"[::-1], 2) for v in x]
-    np.testing.assert_array_equal(apply(lambda v: cuda.brev(v), x), reverse)
-    counts = [int(v).bit_count() for v in x]
-    np.testing.assert_array_equal(apply(lambda v: cuda.popc(v), x), counts)
-    leading = [32 - int(v).bit_length() for v in x]
-    np.testing.assert_array_equal(apply(lambda v: cuda.clz(v), x), leading)
-    first = [(int(v) & -int(v)).bit_length() for v in x]
-    np.testing.assert_array_equal(apply(lambda v: cuda.ffs(v), x), first)
-    wide = x.astype(np.uint64) << np.uint64(20)
-    np.testing.assert_array_equal(apply(lambda v: cuda.clz(v), wide),
-                                  [64 - int(v).bit_length() for v in wide])  # fmt: skip
-    picked = apply(lambda v: libdevice.byte_perm(v, 0x0A0B0C0D, 0x7104), x.view(np.int32))
-    wanted = [0x0D | (int(v) & 0xFF) << 8 | (int(v) >> 8 & 0xFF) << 16 | 0x0A << 24 for v in x]
-    np.testing.assert_array_equal(picked.view(np.uint32), wanted)
-    assert apply(lambda t: cuda.selp(t > 2, 7, 8), np.array([1, 3])).tolist() == [8, 7]
-    big = np.array([1 << 62], np.int64)
-    assert apply(lambda v: libdevice.mul64hi(v, v), big)[0] == 1 << 60
-
-
 # --- 16 bits
 
 SAMPLE = np.array([0.0, 1.0, -1.0, 1 / 3, 257.0, 65504.0, 1e-7, 3.14159, -2.71828, 1000.5])

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from cuda.core import Linker, LinkerOptions, ObjectCode
 from numba.cuda import compiler, dispatcher, types, utils
 from numba.cuda.core.errors import TypingError
+from numba.cuda.core.options import FastMathOptions
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudadrv.libs import get_cudalib
@@ -145,9 +146,11 @@ def _library(
 ) -> Any:  # fmt: skip
     """Compile the kernel with numba-cuda, in the same steps as its own kernels.
 
-    But `debug` adds checks and lines only, no debug information, which NVVM's linker rejects.
+    But `debug` adds checks and lines only, no debug information, which NVVM's linker rejects; and
+    of flags in `fastmath` only "fast" is one of NVVM's: a GPU contracts products and sums anyway.
     """
-    debug, fastmath = bool(options.get("debug")), bool(options.get("fastmath"))
+    debug = bool(options.get("debug"))
+    fastmath = "fast" in FastMathOptions(options.get("fastmath", False)).flags
     opt = 3 if options.get("opt", True) else 0
     try:
         made = compiler.compile_cuda(

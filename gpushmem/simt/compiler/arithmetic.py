@@ -1,8 +1,8 @@
-"""What PTX defines and LLVM leaves open: conversions of floats out of range, counts of shifts.
+"""What PTX defines and LLVM leaves open: floats out of an integer's range, shifts, signs of zeros.
 
 `SimtBuilder` writes these where Numba asks for LLVM's instruction; with constants nothing is added.
 
-Source: PTX ISA 9.0, `cvt`, `shl`, `shr`.
+Source: PTX ISA 9.0, `cvt`, `shl`, `shr`, `min`, `max`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from llvmlite import ir
 
-__all__ = ["shifted", "to_integer"]
+__all__ = ["extremum", "shifted", "to_integer"]
 
-f32, f64, i32 = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
+f32, f64, i32, i64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 BELOW_ONE = {f32: 1 - 2.0**-24, f64: 1 - 2.0**-53}  # the largest number below 1
 
 
@@ -61,6 +61,15 @@ def shifted(builder: Any, op: str, value: ir.Value, count: ir.Value, shift: Any)
         return shift(value, builder.call(least, [count, count.type(bits - 1)]))
     fits = builder.icmp_unsigned("<", count, count.type(bits))
     return builder.select(fits, shift(value, count), value.type(0))
+
+
+def extremum(builder: Any, op: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The lesser ("min") or greater ("max") of two floats: the number beside a NaN; -0 < +0."""
+    typ, word, name = (a.type, i32, "f32") if a.type == f32 else (a.type, i64, "f64")
+    choose = _function(builder, f"llvm.{op}num.{name}", typ, typ, typ)
+    both = getattr(builder, "or_" if op == "min" else "and_")  # of equal numbers: the sign counts
+    equal = builder.bitcast(both(builder.bitcast(a, word), builder.bitcast(b, word)), typ)
+    return builder.select(builder.fcmp_ordered("==", a, b), equal, builder.call(choose, [a, b]))
 
 
 def _function(builder: Any, name: str, result: Any, *args: Any) -> ir.Function:

@@ -310,6 +310,20 @@ class SimtBuilder(ir.IRBuilder):
         # is not negative, so that indexing need not ask, and the loop can be vectorised.
         return super().add(lhs, rhs, name, ("nsw",) if self.simt_counting else flags)
 
+    def fadd(self, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
+        return super().fadd(lhs, rhs, name, flags or self._contracted())
+
+    def fsub(self, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
+        return super().fsub(lhs, rhs, name, flags or self._contracted())
+
+    def fmul(self, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
+        return super().fmul(lhs, rhs, name, flags or self._contracted())
+
+    def _contracted(self) -> tuple[str, ...]:
+        """Whether a product may become part of a sum, unrounded, as `fastmath` says."""
+        asked = getattr(self.simt_context.fastmath, "flags", ())
+        return ("contract",) if {"fast", "contract"}.intersection(asked) else ()
+
     def fptosi(self, value: Any, typ: Any, name: str = "") -> Any:
         return arithmetic.to_integer(self, value, typ, signed=True)
 
@@ -994,14 +1008,15 @@ def compile_function(
     args: tuple[Any, ...],
     return_type: Any = None,
     debug: bool = False,
-    fastmath: bool = False,
+    fastmath: Any = False,
     inline: str = "never",
     forceinline: bool = False,
     **_: Any,
 ) -> Any:
     """Compile a Python function for Numba types `args`; returns Numba's compile result.
 
-    `debug` adds index checks and Python's errors for division by zero. Options of numba-cuda that
+    `debug` adds index checks and Python's errors for division by zero. With `fastmath`, True or a
+    set with "contract", a product that is added is not rounded first. Options of numba-cuda that
     mean nothing on a CPU are accepted.
     """
     with compiling():
@@ -1010,7 +1025,7 @@ def compile_function(
         if forceinline:
             flags.forceinline = True
         if fastmath:
-            flags.fastmath = True
+            flags.fastmath = fastmath
         flags.error_model = "python" if debug else "numpy"
         flags.boundscheck = bool(debug)
         try:

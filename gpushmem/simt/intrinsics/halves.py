@@ -15,6 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from gpushmem.simt.compiler.arithmetic import extremum
 from gpushmem.simt.compiler.target import INTRINSICS
 from gpushmem.simt.intrinsics.atomics import update
 from gpushmem.simt.intrinsics.libdevice import _intrinsic, _libc, _rounded, _to_integer
@@ -114,8 +115,8 @@ def _number(value: float) -> ir.Constant:
 
 
 def _saturated(builder: Any, value: ir.Value) -> ir.Value:
-    positive = _intrinsic("maxnum", builder, value, ir.Constant(value.type, 0.0))
-    return _intrinsic("minnum", builder, positive, ir.Constant(value.type, 1.0))
+    positive = extremum(builder, "max", value, ir.Constant(value.type, 0.0))
+    return extremum(builder, "min", positive, ir.Constant(value.type, 1.0))
 
 
 def _relu(builder: Any, value: ir.Value) -> ir.Value:
@@ -129,7 +130,7 @@ def _fma(builder: Any, *args: ir.Value) -> ir.Value:
 
 def _propagating(op: str, builder: Any, a: ir.Value, b: ir.Value) -> ir.Value:
     unordered = builder.fcmp_unordered("uno", a, b)
-    return builder.select(unordered, builder.fadd(a, b), _intrinsic(op, builder, a, b))
+    return builder.select(unordered, builder.fadd(a, b), extremum(builder, op, a, b))
 
 
 def _inverse(builder: Any, value: ir.Value) -> ir.Value:
@@ -150,10 +151,10 @@ ARITHMETIC: dict[str, Callable[..., ir.Value]] = {
     "__hfma": _fma,
     "__hfma_sat": lambda b, *args: _saturated(b, _fma(b, *args)),
     "__hfma_relu": lambda b, *args: _relu(b, _fma(b, *args)),
-    "__hmax": partial(_intrinsic, "maxnum"),
-    "__hmin": partial(_intrinsic, "minnum"),
-    "__hmax_nan": partial(_propagating, "maxnum"),
-    "__hmin_nan": partial(_propagating, "minnum"),
+    "__hmax": lambda b, x, y: extremum(b, "max", x, y),
+    "__hmin": lambda b, x, y: extremum(b, "min", x, y),
+    "__hmax_nan": partial(_propagating, "max"),
+    "__hmin_nan": partial(_propagating, "min"),
     **{
         f"h{op}": partial(_intrinsic, op)
         for op in ("trunc", "ceil", "floor", "rint", "sqrt", "log", "log2", "log10", "exp", "exp2",

@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.cuda import libdevicefuncs, types
 
+from gpushmem.simt.compiler.arithmetic import extremum
 from gpushmem.simt.compiler.target import INTRINSICS, call_device, device
 
 __all__: list[str] = []
@@ -34,9 +35,7 @@ LLVM = {
     **{op: op for op in ("floor", "ceil", "trunc", "rint", "nearbyint", "round", "fma")},
     "fabs": "fabs",
     "copysign": "copysign",
-    "fmin": "minnum",
-    "fmax": "maxnum",
-    **{f"fast_{op}": op for op in ("cos", "sin", "exp", "log", "log10", "log2", "pow")},
+    **{f"fast_{op}": op for op in ("cos", "sin", "exp", "log", "log10", "log2")},
 }
 
 
@@ -53,7 +52,7 @@ LIBC = {
     **{op: op for op in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt")},
     **{op: op for op in ("cosh", "erf", "erfc", "exp10", "expm1", "fdim", "fmod", "frexp")},
     **{op: op for op in ("hypot", "ilogb", "j0", "j1", "jn", "y0", "y1", "yn", "ldexp")},
-    **{op: op for op in ("lgamma", "llrint", "llround", "log1p", "logb", "modf", "nextafter")},
+    **{op: op for op in ("lgamma", "log1p", "logb", "modf", "nextafter")},
     **{op: op for op in ("remainder", "remquo", "scalbn", "sincos", "sinh", "tan", "tanh")},
     "tgamma": "tgamma",
     "fast_exp10": "exp10",
@@ -205,8 +204,8 @@ def _is_nan(builder: Any, value: ir.Value) -> ir.Value:
 
 def _saturate(builder: Any, value: ir.Value) -> ir.Value:
     zero, one = ir.Constant(f32, 0.0), ir.Constant(f32, 1.0)
-    # minnum and maxnum give the number beside a NaN: NaN saturates to 0
-    return _intrinsic("minnum", builder, _intrinsic("maxnum", builder, value, zero), one)
+    # the number beside a NaN is chosen: NaN saturates to 0
+    return extremum(builder, "min", extremum(builder, "max", value, zero), one)
 
 
 def _float2half(builder: Any, value: ir.Value) -> ir.Value:
@@ -215,6 +214,21 @@ def _float2half(builder: Any, value: ir.Value) -> ir.Value:
 
 def _half2float(builder: Any, value: ir.Value) -> ir.Value:
     return builder.fpext(builder.bitcast(value, ir.HalfType()), f32)
+
+
+def _fast_power(builder: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    """By logarithms, so NaN where `x` is negative."""
+    return _intrinsic("exp2", builder, builder.fmul(y, _intrinsic("log2", builder, x)))
+
+
+def _whole_power(builder: Any, x: ir.Value, n: ir.Value) -> ir.Value:
+    """Of a double: a float would not tell whether a large `n` is odd."""
+    return _intrinsic("pow", builder, x, builder.sitofp(n, f64))
+
+
+def _nearest(to: str, builder: Any, value: ir.Value) -> ir.Value:
+    """The nearest integer, by the rule of "rint" or of "round"."""
+    return builder.fptosi(_intrinsic(to, builder, value), i64)
 
 
 FLOATS: dict[str, Generator] = {
@@ -226,9 +240,18 @@ FLOATS: dict[str, Generator] = {
     "isinfd": _predicate("==", True), "isinff": _predicate("==", True),
     "isfinited": _predicate("<", True), "finitef": _predicate("<", True),
     "saturatef": _saturate, "float2half_rn": _float2half, "half2float": _half2float,
-    "fast_fdividef": lambda b, x, y: b.fdiv(x, y),
-    "powi": lambda b, x, n: _intrinsic("pow", b, x, b.sitofp(n, x.type)),
-    "powif": lambda b, x, n: _intrinsic("pow", b, x, b.sitofp(n, x.type)),
+    "fast_fdividef": lambda b, x, y: b.fdiv(x, y), "fast_powf": _fast_power,
+    **{
+        f"{name}{s}": generate
+        for s in ("", "f")
+        for name, generate in (
+            ("fmin", lambda b, x, y: extremum(b, "min", x, y)),
+            ("fmax", lambda b, x, y: extremum(b, "max", x, y)),
+            ("llrint", partial(_nearest, "rint")), ("llround", partial(_nearest, "round")),
+        )
+    },
+    "powi": _whole_power,
+    "powif": lambda b, x, n: b.fptrunc(_whole_power(b, b.fpext(x, f64), n), f32),
     **{
         f"{op}{s}": (lambda b, x, inner=inner: b.fdiv(ir.Constant(x.type, 1.0), inner(b, x)))
         for s in ("", "f")
@@ -321,6 +344,11 @@ def _to_float(mode: str, signed: bool, result: ir.Type, builder: Any, value: ir.
     return builder.select(big, builder.fadd(converted, converted), converted)
 
 
+def _rounded_rsqrt(builder: Any, value: ir.Value) -> ir.Value:
+    root = _intrinsic("sqrt", builder, builder.fpext(value, f64))
+    return builder.fptrunc(builder.fdiv(ir.Constant(f64, 1.0), root), f32)
+
+
 def _double2float(mode: str, builder: Any, value: ir.Value) -> ir.Value:
     if mode == "rn":
         return builder.fptrunc(value, f32)
@@ -344,7 +372,7 @@ def _rounding(name: str) -> Generator | None:
     if stem == "double2float":
         return partial(_double2float, mode)
     if stem == "frsqrt":
-        return FLOATS["rsqrt"]
+        return _rounded_rsqrt
     op = "fma" if stem.startswith("fma") else stem[1:]
     return partial(_arithmetic, op, mode) if op in ARITHMETIC else None
 
@@ -366,7 +394,7 @@ def sinpi(x):
         r = 1.0 - r
     elif r < -0.5:
         r = -1.0 - r
-    return math.sin(math.pi * r)
+    return math.sin(math.pi * r) if r != 0.0 else math.copysign(0.0, x)
 
 
 @device
@@ -418,7 +446,7 @@ def erfinv(y):
 @device
 def erfcinv(y):
     if y <= 0.0 or y >= 2.0:
-        return math.copysign(math.inf, 1.0 - y) if math.fabs(1.0 - y) == 1.0 else math.nan
+        return math.inf if y == 0.0 else -math.inf if y == 2.0 else math.nan
     if 0.3 < y < 1.7:
         return erfinv(1.0 - y)
     small = min(y, 2.0 - y)
@@ -431,7 +459,7 @@ def erfcinv(y):
 
 @device
 def normcdfinv(p):
-    return -math.sqrt(2.0) * erfcinv(2.0 * p)
+    return 0.0 - math.sqrt(2.0) * erfcinv(2.0 * p)  # 0 of one half, not -0
 
 
 PYTHON = {f.__name__: f for f in (sinpi, cospi, normcdf, erfcx, erfinv, erfcinv, normcdfinv)}

@@ -317,9 +317,10 @@ def moving(w, scope):
         condition = w.one([w.condition(inner, False), w.condition(inner, True), f"t > {i} + u"])
         pieces.append(Line(f"if {condition}:", [*last, Line(word)]))
         inner.left |= word == "return"
-    if w.chance(0.3):
-        pieces += w.lines(inner)
     w.random.shuffle(pieces)
+    if w.chance(0.3):  # in their order: one may use what another makes
+        k = w.random.randrange(len(pieces) + 1)
+        pieces[k:k] = w.lines(inner)
     scope.left |= inner.left
     scope.numbers += names
     k = w.random.randint(2, 4)
