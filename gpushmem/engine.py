@@ -20,7 +20,7 @@ from numba import cuda, types
 
 import gpushmem as shmem
 from gpushmem import beside as processes
-from gpushmem import disk, store
+from gpushmem import disk, settings, store
 from gpushmem.artifacts.toolchain import compilers, engine
 from gpushmem.backends.cpu import meeting
 from gpushmem.backends.cpu.backend import CpuBackend
@@ -44,7 +44,7 @@ def beside() -> None:
     name, begun = (store.key(what, engine(), level()) + store.ENGINE for what in ("done", "begun"))
     if len(os.sched_getaffinity(0)) < 2 or _is_known(name) or not disk.save(begun, b""):
         return
-    if sys.stderr.isatty():
+    if settings.get("GPUSHMEM_PROGRESS") and sys.stderr.isatty():
         print("gpushmem: compiling the engine, once", file=sys.stderr, flush=True)
 
     def work() -> None:

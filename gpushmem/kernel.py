@@ -111,10 +111,8 @@ class Kernel:
         if prepared is None:
             prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self.options)
             Kernel._launched += 1
-            if hasattr(prepared, "label"):  # what is said while it is compiled
-                prepared.label = (
-                    f"{self.py_func.__name__} ({Kernel._launched} of {Kernel._defined})"
-                )
+            if hasattr(prepared, "label") and Kernel._defined > 1:  # said while it is compiled
+                prepared.label += f" ({Kernel._launched} of {Kernel._defined})"
         for hook in launch_hooks:
             hook(self, native)
         return backend.prepare(prepared, Config(*config), native)

@@ -11,18 +11,27 @@ PE shows it: `progress(..., shown=shmem.my_pe() == 0)`.
 No thread draws: a PE with one could never be told to be in a deadlock, and processes are forked
 while it is shown. So it is drawn when something is done, and the cursor is never hidden: also a
 process that is killed leaves a terminal that can be used.
+
+What is being compiled is told by a thread: LLVM does in one call what may take minutes. It is there
+only while the thread that it tells of computes, so it hides no deadlock; and it writes past
+Python's buffers, of which a process that is forked meanwhile would inherit the locks.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
-__all__ = ["Progress", "progress"]
+from gpushmem import settings
+
+__all__ = ["Progress", "compiling", "progress"]
 
 T = TypeVar("T")
 BAR = 24  # columns
@@ -31,9 +40,9 @@ BAR = 24  # columns
 def progress(what: str, total: int | None = None, *, shown: bool = True) -> Progress:
     """Return a context in which `what` is done in so many steps (None: not known).
 
-    Shows nothing unless `shown`, and standard error is a terminal.
+    Shows nothing unless `shown`, and standard error is a terminal, and GPUSHMEM_PROGRESS is 1.
     """
-    return Progress(what, total, shown and _on_a_terminal())
+    return Progress(what, total, shown and settings.get("GPUSHMEM_PROGRESS") and _on_a_terminal())
 
 
 def _on_a_terminal() -> bool:
@@ -159,3 +168,60 @@ def _new_line(what: str, total: int | None) -> Any:
     )  # fmt: skip
     line.add_task(what, total=total, text="")
     return line
+
+
+SHOWN, EVERY, SAID = 1.0, 0.5, 5.0  # seconds: until and between what a terminal shows; elsewhere
+WIPE = "\r\x1b[K"
+OPTIONS = {
+    "check": "--check", "weak": "--memory weak", "trace": "--trace", "stats": "--stats",
+}  # fmt: skip
+_now: list[str] = []  # what is being compiled
+
+
+@contextmanager
+def compiling(what: str, observers: str = "") -> Iterator[None]:
+    """Say that `what` is compiled inside, if it takes long.
+
+    `observers` are the names of those whose code goes into it, as options of `gpushmem run`.
+    """
+    if _now or not settings.get("GPUSHMEM_PROGRESS"):  # what it is compiled for has been said
+        yield
+        return
+    options = " ".join(option for name, option in OPTIONS.items() if name in observers)
+    _now.append(what)
+    ended = threading.Event()
+    teller = threading.Thread(
+        target=_tell, args=(f"{what} once more, for {options}" if options else what, ended),
+        name="gpushmem notice", daemon=True,
+    )  # fmt: skip
+    try:
+        with suppress(RuntimeError):  # the system allows no more threads
+            teller.start()
+        yield
+    finally:
+        _now.clear()
+        ended.set()
+        if teller.ident is not None:
+            teller.join()
+
+
+def _tell(what: str, ended: threading.Event) -> None:
+    began = time.monotonic()
+    with suppress(Exception):  # stderr may be closed, or something that has no file
+        fd = sys.stderr.fileno()
+        if not os.isatty(fd):
+            if not ended.wait(SAID):
+                os.write(fd, f"gpushmem: compiling {what}: {SAID:.0f} s so far\n".encode())
+            return
+        shown = ended.wait(SHOWN)
+        while not shown:
+            seconds = time.monotonic() - began
+            line = f"gpushmem: compiling {what}, {seconds:.0f} s"[: _columns(fd) - 1]
+            os.write(fd, f"{WIPE}{line}".encode())
+            shown = ended.wait(EVERY)
+            if shown:
+                os.write(fd, WIPE.encode())
+
+
+def _columns(fd: int) -> int:
+    return os.get_terminal_size(fd).columns or 80

@@ -171,6 +171,11 @@ SETTINGS = {
             secret=True,
         ),
         Setting(
+            "GPUSHMEM_PROGRESS", "1", _switch,
+            "0: show on standard error neither how far something is nor what has been compiling "
+            "for more than a second, or 5 where it is no terminal",
+        ),
+        Setting(
             "GPUSHMEM_VERBOSE", "0", _switch,
             "1: `init` prints how the PEs found each other; `gpushmem run --verbose`",
         ),

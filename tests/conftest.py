@@ -35,6 +35,9 @@ os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
 # Most kernels of tests are launched once; see the fixture `tier`.
 os.environ.setdefault("GPUSHMEM_TIER", "fast")
 
+# On a machine that is busy, compiling may take long enough to be told of.
+os.environ.setdefault("GPUSHMEM_PROGRESS", "0")
+
 from tests import gpus, huge, pes, tiers
 from tests.forks import Forks
 from tests.later import later, load_nvshmem4py

@@ -21,7 +21,8 @@ def on_a_terminal(*args, raw=False, stdout=None, **env):
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, *map(str, args)], stdin=slave, stdout=stdout or slave, stderr=slave,
-        env={**PLAIN, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "150", **env},
+        env={**PLAIN, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "150",
+             "GPUSHMEM_PROGRESS": "1", **env},
     )  # fmt: skip
     os.close(slave)
     data = b""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpushmem import store
+from gpushmem import progress, store
 from tests.conftest import PLAIN, ROOT
 from tests.launch.test_local import within
 from tests.terminal import on_a_terminal
@@ -107,15 +107,51 @@ def test_a_program_without_standard_error_shows_nothing(steps):
 
 
 def test_the_first_job_of_a_machine_says_what_it_does(tmp_path):
-    """Ctrl-C, which ends `gpushmem run` at once before there are PEs, wipes the line."""
+    """Ctrl-C ends `gpushmem run` at once, also in the middle of that."""
     script = tmp_path / "nothing.py"
     script.write_text("")
     run = ("-m", "gpushmem", "run", "--backend", "cpu", script)
     with on_a_terminal(*run, raw=True, GPUSHMEM_CACHE_DIR=str(tmp_path)) as (process, printed):
-        within(30, lambda: "compiling what kernels need 1" in printed())
+        within(30, lambda: "compiling what kernels need, 2 s" in printed())
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 128 + signal.SIGINT
-        assert printed().endswith(WIPE)
+
+
+LONG = """
+import os, time
+from gpushmem import progress
+progress.SHOWN = progress.EVERY = progress.SAID = 0.01
+with progress.compiling("kernel a (1 of 2)"), progress.compiling("what it needs"):
+    time.sleep(1.2)
+with progress.compiling("kernel b", "check+trace"):
+    time.sleep(0.2)
+os.close(2)  # nobody listens
+with progress.compiling("kernel c"):
+    time.sleep(0.2)
+"""
+
+
+def test_what_takes_long_to_compile_is_said_with_its_seconds():
+    with on_a_terminal("-c", LONG, raw=True) as (process, printed):
+        assert process.wait(timeout=30) == 0
+        lines = printed().split(progress.WIPE)
+    told = list(dict.fromkeys(filter(None, lines)))
+    assert told == [
+        "gpushmem: compiling kernel a (1 of 2), 0 s", "gpushmem: compiling kernel a (1 of 2), 1 s",
+        "gpushmem: compiling kernel b once more, for --check --trace, 0 s",
+    ]  # fmt: skip
+    assert lines[-1] == "", "the last one is wiped, too"
+
+
+@pytest.mark.parametrize("shown", ["0", "1"])
+def test_what_takes_long_to_compile_is_a_line_where_it_is_piped(shown):
+    done = subprocess.run(
+        [sys.executable, "-c", LONG], capture_output=True, text=True, check=True,
+        env={**PLAIN, "PYTHONPATH": str(ROOT), "GPUSHMEM_PROGRESS": shown},
+    )  # fmt: skip
+    told = ["kernel a (1 of 2)", "kernel b once more, for --check --trace"]
+    wanted = [f"gpushmem: compiling {what}: 0 s so far" for what in told]
+    assert done.stderr.splitlines() == (wanted if shown == "1" else [])
 
 
 def test_who_asks_is_told_of_what_is_built_only(tmp_path, monkeypatch):

@@ -90,7 +90,7 @@ ROOMS = {
     "imports.py": [],
     "garbage.py": [],
     "disk.py": ["settings"],
-    "progress.py": [],
+    "progress.py": ["settings"],
     "store.py": ["disk"],
     "beside.py": ["disk"],
     "artifacts": ["store", "lines", "arguments", "errors"],
@@ -106,7 +106,8 @@ ROOMS = {
         "store", "disk", "beside", "errors",
     ],
     "simt/run": [
-        "simt/grid", "simt/compiler", "simt/base", "artifacts", "store", "settings", "errors",
+        "simt/grid", "simt/compiler", "simt/base", "artifacts", "store", "progress", "settings",
+        "errors",
     ],
     "simt/interpret": ["simt/run", "simt/compiler", "simt/base", "artifacts", "errors"],
     "simt/numba_cuda": [
@@ -169,6 +170,7 @@ ROOMS = {
     ],
     "engine.py": [
         "gpushmem", "backends", "simt/run", "simt/base", "artifacts", "beside", "store", "disk",
+        "settings",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "notebook.py": [

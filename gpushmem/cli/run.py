@@ -7,7 +7,7 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from gpushmem.backends import choice, registry
 from gpushmem.cli.ending import leave, show
 from gpushmem.cli.layout import Command
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.progress import progress
+from gpushmem.progress import compiling
 from gpushmem.start.launch import handover
 from gpushmem.start.launch.program import Program
 
@@ -343,7 +343,10 @@ def _preload(backend: str, n_pes: int) -> bool:
         from gpushmem import engine  # noqa: PLC0415  (heavy)
 
         engine.beside()
-    with progress("compiling what kernels need") as bar, store.telling(bar.advance):
+    with ExitStack() as told:
+        told.enter_context(
+            store.telling(lambda: told.enter_context(compiling("what kernels need")))
+        )
         return local.preload(backend, n_pes)
 
 

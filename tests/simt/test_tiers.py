@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import pty
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ import pytest
 from numba.cuda import types
 
 from gpushmem import beside, disk, store
-from gpushmem.artifacts import notice
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import sharing
@@ -198,18 +196,6 @@ def test_where_no_process_can_be_made_nothing_is_done(monkeypatch):
 
     monkeypatch.setattr(beside, "fork", none)
     beside.beside(lambda: None)
-
-
-def test_what_takes_long_is_said_on_a_terminal(monkeypatch):
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        with notice.compiling("kernel a (1 of 2)"):
-            notice.go_on()
-            monkeypatch.setattr(notice, "LONG", 0.0)
-            notice.go_on()
-            notice.go_on()
-    assert os.read(ours, 1000) == b"gpushmem: compiling kernel a (1 of 2) ...\r\n"
 
 
 def test_records_that_came_with_the_package_are_taken_and_others_built(monkeypatch, tmp_path):

@@ -58,7 +58,6 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.typing.templates import make_concrete_template
 from numba.cuda.utils import numba_target_override
 
-from gpushmem.artifacts import notice
 from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.named import named
@@ -1064,7 +1063,6 @@ def _compile(py_func: Any, args: Any, return_type: Any, flags: Any, context: Any
             "generator; kernels cannot use any. Write its values to an array, or loop over an "
             "index and let a device function compute the value of each"
         )
-    notice.go_on()
     _nesting[0] += 1
     try:
         with numba_target_override():

@@ -27,7 +27,6 @@ from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
 
-from gpushmem.artifacts import notice
 from gpushmem.artifacts.limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base import fiber, passes, printing
@@ -141,7 +140,6 @@ class EntryLibrary(CPUCodeLibrary):
         """Nothing: they are optimised where they are called, which is the quicker by a fifth."""
 
     def _optimize_final_module(self) -> None:
-        notice.go_on()
         module = self._final_module
         for value in [*module.functions, *module.global_variables]:
             linked_in = value.linkage in LINKED or value.name.startswith("simt.")
@@ -189,7 +187,6 @@ class EntryLibrary(CPUCodeLibrary):
         passes.over_functions([module.get_function(self.alone)], passes.SIMPLIFYING, builder)
 
     def _finalize_final_module(self) -> None:
-        notice.go_on()
         self.code = self._machine().emit_object(self._final_module)
         self.bitcode = self._final_module.as_bitcode()
 
@@ -242,7 +239,6 @@ def _build_fitting(
 ) -> tuple[Any, Entry]:
     """Loops for what never waits; lockstep for what does, or fibers."""
     cres = compile_function(py_func, args, return_type, **options)
-    notice.go_on()
     body = cres.library.linked(quick=how.quick)
     waits = any(f.name == PAUSE for f in body.functions)
     reason = "its blocks have one thread"

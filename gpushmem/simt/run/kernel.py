@@ -19,11 +19,11 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem import settings, store
-from gpushmem.artifacts import notice
 from gpushmem.artifacts.arguments import Packer, address_of, types_of
 from gpushmem.artifacts.limits import MAX_STATIC_SHARED
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
+from gpushmem.progress import compiling
 from gpushmem.simt.base import printing
 from gpushmem.simt.base.gpu_model import modelled
 from gpushmem.simt.base.layout import LAUNCH, new
@@ -117,7 +117,7 @@ class Kernel:
         self, argtypes: tuple[Any, ...], options: dict[str, Any], quick: bool = False
     ) -> entries.Entry:
         try:
-            with notice.compiling(f"kernel {self.label}"):
+            with compiling(f"kernel {self.label}", observer.name()):
                 cres, entry = entries.build(self.py_func, argtypes, quick=quick, **options)
         except NumbaError as error:
             raise error.with_traceback(None) from None  # its message names the kernel's line
