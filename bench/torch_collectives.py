@@ -1,18 +1,22 @@
-"""Collectives of torch.distributed: `python bench/torch_collectives.py [DEEPSPEED]`.
+"""Collectives of torch.distributed: `python bench/torch_collectives.py [DEEPSPEED | busy]`.
 
 The backend "gpushmem" against Gloo, and its all_reduce against DeepSpeed's in shared memory, if
 DEEPSPEED is a folder with DeepSpeed's source, of which csrc/cpu/comm is compiled. 2 and 4 ranks;
 all take turns, in series of calls; the best series counts, as rank 0 measures it. Each call is made
 as programs make it, through torch.distributed, or DeepSpeed's operator.
+
+With `busy`: 2 ranks against Gloo, while 4 other processes compute; the median series counts.
 """
 
 import os
 import socket
+import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -24,6 +28,7 @@ import gpushmem.torch
 SIZES = [8 << 3 * k for k in range(8)] + [1 << 26]  # bytes, to 64 MiB
 SHORT, SERIES, LONGEST = 0.02, 5, 100  # seconds of a series, how many, and calls in one at most
 ALL_REDUCE = "all_reduce"
+BUSY, PROCESSES = "busy", 4
 
 
 def operations(nbytes, n):
@@ -80,13 +85,13 @@ def timed(call, barrier):
     return (time.perf_counter() - began) / calls
 
 
-def best_by_turns(ways):
-    """For each way its best series, in seconds of a call; they take turns."""
-    best = dict.fromkeys(ways, float("inf"))
+def by_turns(ways, counts=min):
+    """For each way the series that `counts`, in seconds of a call; they take turns."""
+    found = {way: [] for way in ways}
     for _ in range(SERIES):
         for way, call in ways.items():
-            best[way] = min(best[way], timed(call, dist.barrier))
-    return best
+            found[way].append(timed(call, dist.barrier))
+    return {way: counts(series) for way, series in found.items()}
 
 
 def found_by(measure, backend, n, *args):
@@ -118,19 +123,40 @@ def rank_main(rank, measure, backend, n, port, args, found):
 def measure(n, folder):
     gpushmem.torch.register()
     ours = dist.new_group(backend="gpushmem")
-    theirs = deepspeed(folder, dist.get_rank(), n) if folder else None
-    for nbytes in SIZES:
+    theirs = deepspeed(folder, dist.get_rank(), n) if folder not in (None, BUSY) else None
+    for nbytes in SIZES[::2] if folder == BUSY else SIZES:
         calls, whole = operations(nbytes, n)
         for name, call in calls.items():
             ways = {"ours": lambda c=call: c(ours), "Gloo": lambda c=call: c(None)}
             if theirs and name == ALL_REDUCE:
                 ways["DeepSpeed"] = lambda w=whole: theirs(w.fill_(1))
-            best = best_by_turns(ways)
+            best = by_turns(ways, median if folder == BUSY else min)
             if name == ALL_REDUCE:
                 for way in ways.values():
                     way()
                     assert (whole == n).all()
             yield name, nbytes, best
+
+
+@contextmanager
+def computing(processes):
+    """Other processes compute meanwhile."""
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)
+    ]
+    try:
+        yield
+    finally:
+        for each in others:
+            each.kill()
+
+
+def busy_rows():
+    with computing(PROCESSES):
+        for name, nbytes, found in found_by(measure, "gloo", 2, BUSY):
+            ours, theirs = found["ours"], found["Gloo"]
+            what = f"{name}, {nbytes} B, 2 ranks beside {PROCESSES} processes"
+            yield row(what, ours, "Gloo", theirs, "speed >= 1", theirs / ours)
 
 
 def rows(folder):
@@ -147,4 +173,7 @@ if __name__ == "__main__":
     versions = {"torch": version("torch")}
     with suppress(OSError):
         versions["deepspeed"] = (Path(source or "") / "version.txt").read_text().strip()
-    report("torch", rows(source), **versions)
+    if source == BUSY:
+        report("torch-busy", busy_rows(), **versions)
+    else:
+        report("torch", rows(source), **versions)

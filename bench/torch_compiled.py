@@ -14,7 +14,7 @@ import torch.distributed as dist
 from harness import report, row
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch_collectives import best_by_turns, found_by
+from torch_collectives import by_turns, found_by
 
 HIDDEN, INNER, TOKENS = 512, 2048, (512, 2048)
 
@@ -56,7 +56,7 @@ def measure(n):
             divided = kind == "sequence"
             x = torch.randn(tokens // n if divided else tokens, HIDDEN)
             ways = {fuse: step_of(fuse, divided, mesh, x) for fuse in "10"}
-            yield kind, tokens, best_by_turns(ways)
+            yield kind, tokens, by_turns(ways)
 
 
 def rows():

@@ -50,6 +50,7 @@ class Journal:
         self.address = self._tables.ctypes.data
         self._host: deque[tuple[int, int, int, CodeType, int]] = deque(maxlen=PUTS)
         self._host_notes = 0
+        self._end = 0  # of what has been allocated so far: nothing beyond has been written
 
     def place(self) -> Place:
         """The place in the program that is being executed."""
@@ -62,12 +63,16 @@ class Journal:
 
     def forget(self, start: int, nbytes: int) -> None:
         """Forget what was written to memory that has just been allocated."""
+        new, self._end = start >= self._end, max(self._end, start + nbytes)
+        if new:
+            return
         for field in ("words", "puts"):
             keys = self._tables[field]["key"]
-            offsets = keys >> KEY_PE
-            keys[(keys != 0) & (offsets >= start) & (offsets < start + nbytes)] = 0
-        old = [note for note in self._host if start <= note[0] < start + nbytes]
-        for note in old:
+            used = np.nonzero(keys)
+            offsets = keys[used] >> KEY_PE
+            old = (offsets >= start) & (offsets < start + nbytes)
+            keys[tuple(at[old] for at in used)] = 0
+        for note in [note for note in self._host if start <= note[0] < start + nbytes]:
             self._host.remove(note)
 
     def account(self) -> dict[str, Any]:

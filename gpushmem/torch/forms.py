@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -10,7 +11,23 @@ from torch import Tensor
 
 from gpushmem.errors import ArgumentError
 
-__all__ = ["all_forms", "flat", "only", "root_of"]
+__all__ = ["CallError", "all_forms", "flat", "naming", "only", "root_of"]
+
+
+class CallError(ArgumentError, RuntimeError):
+    """An argument of a call that the group cannot take; nothing has been sent."""
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Errors about arguments name the call, and are those that Gloo's users expect."""
+    try:
+        yield
+    except CallError:
+        raise
+    except ArgumentError as error:
+        raise CallError(f"{what}: {error}") from None
+
 
 FIELDS = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 
@@ -49,7 +66,7 @@ def all_forms(
 def only(what: str, given: Sequence[Any]) -> Any:
     """The one tensor, or list of tensors, that a rank gives to a call."""
     if len(given) != 1:
-        raise ArgumentError(f"{what} takes one tensor of each rank, or one list; not {len(given)}")
+        raise CallError(f"{what} takes one tensor of each rank, or one list; not {len(given)}")
     return given[0]
 
 
@@ -57,9 +74,9 @@ def root_of(what: str, opts: Any, n: int) -> int:
     """The rank that a call is from or to."""
     root: int = opts.rootRank
     if not 0 <= root < n:
-        raise ArgumentError(f"{what}: the root is rank {root}; there are ranks 0 to {n - 1}")
+        raise CallError(f"{what}: the root is rank {root}; there are ranks 0 to {n - 1}")
     if getattr(opts, "rootTensor", 0):
-        raise ArgumentError(f"{what} takes one tensor of each rank; root tensor {opts.rootTensor}")
+        raise CallError(f"{what} takes one tensor of each rank; root tensor {opts.rootTensor}")
     return root
 
 

@@ -23,7 +23,7 @@ from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
 from gpushmem.torch import flight_recorder
-from gpushmem.torch.forms import all_forms, flat, only, root_of
+from gpushmem.torch.forms import CallError, all_forms, flat, naming, only, root_of
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.profiles import profiling, recorded
 from gpushmem.torch.work import Call, Queue, Together, Work, failure
@@ -113,9 +113,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._failed is not None:
             raise dist.DistBackendError(f"{what}: an earlier call has failed: {self._failed}")
         try:
-            with self._one_at_a_time:
+            with self._one_at_a_time, naming(what):
                 run(seconds)
-        except ArgumentError:
+        except CallError:
             raise  # before anything was sent
         except ShmemError as error:
             self._failed = error
@@ -130,7 +130,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self.allreduce_coalesced([only("all_reduce", tensors)], opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        op, divided = _reduction(opts, tensors)
+        op, divided = _reduction("all_reduce", opts, tensors)
 
         def run(seconds: float) -> None:
             for tensor in tensors:
@@ -146,7 +146,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _add_sparse(self, tensor: Tensor, op: str, divided: bool, seconds: float) -> None:
         """Replace a sparse tensor by the sum of all, as gradients of embeddings are added up."""
         if op != "sum":
-            raise ArgumentError(f"all_reduce of sparse tensors is a sum, not {op}")
+            raise ArgumentError(f"of sparse tensors there is the sum alone, not {op}")
         mine = tensor.detach().coalesce()
         counts = torch.empty(self._n, dtype=torch.int64)
         here = _Filled(torch.tensor([mine._nnz()]))
@@ -176,7 +176,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     @all_forms(1, c10d.ReduceOptions, "root", "op")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         tensor = only("reduce", tensors)
-        op, divided = _reduction(opts, tensors)
+        op, divided = _reduction("reduce", opts, tensors)
         root = root_of("reduce", opts, self._n)
 
         def run(seconds: float) -> None:
@@ -230,22 +230,25 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts.timeout = timeout or timedelta(seconds=self._timeout)
         self.barrier(opts)
 
-    def _mine(self, what: str, parts: list[_Filled]) -> _Filled:
+    def _mine(self, parts: list[_Filled]) -> _Filled:
         """Return the part of this member; there is one for each."""
         if len(parts) != self._n:
-            raise ArgumentError(f"{what}: a list of {len(parts)} tensors for {self._n} ranks")
+            name = parts[0].name.partition("[")[0] if parts else "the list"
+            raise ArgumentError(f"{name} has {len(parts)} tensors for {self._n} ranks")
         return parts[self._me]
 
-    def _check(self, what: str, parts: list[_Filled], whole: _Filled) -> None:
+    def _check(self, parts: list[_Filled], whole: _Filled) -> None:
         """One part for each member, of the dtype of `whole`, which is as large as this member's."""
-        mine = self._mine(what, parts)
+        mine = self._mine(parts)
         for part in parts:
             if part.dtype != whole.dtype:
-                raise ArgumentError(f"{what}: tensors of {part.dtype} and of {whole.dtype}")
+                raise ArgumentError(
+                    f"{part.name} is of {part.dtype}, and {whole.name} of {whole.dtype}"
+                )
         if mine.nbytes != whole.nbytes:
             raise ArgumentError(
-                f"{what}: this rank's tensor has {whole.nbytes} bytes, and its place in those of "
-                f"all ranks {mine.nbytes}"
+                f"{whole.name} has {whole.nbytes} bytes, and this rank's part of {mine.name} "
+                f"{mine.nbytes}"
             )
 
     # --- to all, from all
@@ -255,7 +258,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> None:
         """All members' sources, into this one's outputs, if it has any."""
         if outputs:
-            self._check(what, outputs, source)
+            self._check(outputs, source)
         sends = [source.address, *self._rest, source.nbytes, *self._rest]
         takes = _places(outputs) if outputs else self._none
         alike = source.nbytes if all(o.nbytes == source.nbytes for o in outputs) else 0
@@ -275,7 +278,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _all_gathers(self, lists: list[list[Tensor]], sources: list[Tensor], opts: Any) -> Any:
         def run(seconds: float) -> None:
             for outputs, source in zip(lists, sources, strict=True):
-                self._gather("all_gather", [*map(_Filled, outputs)], _Filled(source), seconds)
+                self._gather("all_gather", _all(outputs, "tensor_list"), _Filled(source), seconds)
 
         return self._make("all_gather", opts, run, sources, lists)
 
@@ -285,7 +288,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Several at once: `output_lists` has a list of tensors for each member."""
         lists = [list(each) for each in zip(*output_lists, strict=True)]
         if len(lists) != len(input_tensors):
-            raise ArgumentError(
+            raise CallError(
                 f"all_gather_coalesced: {len(input_tensors)} tensors are sent, and each list has "
                 f"{len(lists)} for them"
             )
@@ -296,8 +299,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> Any:
         def run(seconds: float) -> None:
             for output, source in zip(outputs, inputs, strict=True):
-                memory = _Filled(output)
-                self._gather("all_gather", memory.parts(self._n), _Filled(source), seconds)
+                memory, mine = _Filled(output, "output"), _Filled(source, "input")
+                self._gather("all_gather", memory.parts(self._n), mine, seconds)
                 memory.done()
 
         return self._make("all_gather_into_tensor", opts, run, inputs, outputs)
@@ -317,7 +320,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         outputs = only("gather", output_tensors) if root == self._me else []
 
         def run(seconds: float) -> None:
-            there = [*map(_Filled, outputs)]
+            there = _all(outputs, "gather_list")
             self._gather("gather", there, _Filled(source), seconds, root)
 
         return self._make("gather", opts, run, input_tensors, output_tensors)
@@ -330,9 +333,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         inputs = only("scatter", input_tensors) if root == self._me else []
 
         def run(seconds: float) -> None:
-            memory, sources = _Filled(output), [*map(_Filled, inputs)]
+            memory, sources = _Filled(output), _all(inputs, "scatter_list")
             if root == self._me:
-                self._check("scatter", sources, memory)
+                self._check(sources, memory)
             sends = _places(sources) if sources else self._none
             takes = self._only(root, memory.address, memory.nbytes)
             self._staged.call(
@@ -345,7 +348,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _scatter_sum(
         self, output: _Filled, sources: list[_Filled], op: str, seconds: float
     ) -> None:
-        self._check("reduce_scatter", sources, output)
+        self._check(sources, output)
         takes = [output.address, *self._rest, output.nbytes, *self._rest]
         self._staged.call(
             "reduce_scatter", output.dtype, _places(sources), takes, False, output.nbytes,
@@ -356,13 +359,13 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter(
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
     ) -> Any:
-        op, divided = _reduction(opts, output_tensors)
+        op, divided = _reduction("reduce_scatter", opts, output_tensors)
         output = only("reduce_scatter", output_tensors)
         inputs = only("reduce_scatter", input_tensors)
 
         def run(seconds: float) -> None:
-            memory = _Filled(output)
-            self._scatter_sum(memory, [*map(_Filled, inputs)], op, seconds)
+            memory = _Filled(output, "output")
+            self._scatter_sum(memory, _all(inputs, "input_list"), op, seconds)
             memory.done(self._n if divided else 0)
 
         return self._make("reduce_scatter", opts, run, input_tensors, output_tensors)
@@ -370,12 +373,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Any:
-        op, divided = _reduction(opts, outputs)
+        op, divided = _reduction("reduce_scatter_tensor", opts, outputs)
 
         def run(seconds: float) -> None:
             for output, source in zip(outputs, inputs, strict=True):
-                memory = _Filled(output)
-                self._scatter_sum(memory, _Filled(source).parts(self._n), op, seconds)
+                memory, mine = _Filled(output, "output"), _Filled(source, "input")
+                self._scatter_sum(memory, mine.parts(self._n), op, seconds)
                 memory.done(self._n if divided else 0)
 
         return self._make("reduce_scatter_tensor", opts, run, inputs, outputs)
@@ -390,7 +393,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # --- from each to each
 
     def _exchange(self, outputs: list[_Filled], inputs: list[_Filled], seconds: float) -> None:
-        self._check("all_to_all", outputs, self._mine("all_to_all", inputs))
+        self._check(outputs, self._mine(inputs))
         self._staged.call(
             "all_to_all",
             inputs[0].dtype,
@@ -403,8 +406,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         def run(seconds: float) -> None:
-            there = [*map(_Filled, outputs)]
-            self._exchange(there, [*map(_Filled, inputs)], seconds)
+            there = _all(outputs, "output_tensor_list")
+            self._exchange(there, _all(inputs, "input_tensor_list"), seconds)
             for output in there:
                 output.done()
 
@@ -419,7 +422,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts: Any = None,
     ) -> Any:
         def run(seconds: float) -> None:
-            there, here = _Filled(output), _Filled(source)
+            there, here = _Filled(output, "output"), _Filled(source, "input")
             outputs = there.parts(self._n, output_splits)
             self._exchange(outputs, here.parts(self._n, input_splits), seconds)
             there.done()
@@ -431,18 +434,20 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # --- from one to one
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> Any:
-        (tensor,) = tensors
-        memory = _Filled(tensor)
+        memory = self._message("send", tensors)
         letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
         with recorded("send", tensors):
             return self._messages.post("send", letter, tensors, lambda: None)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> Any:
-        (tensor,) = tensors
-        memory = _Filled(tensor)
+        memory = self._message("recv", tensors)
         letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
         with recorded("recv" if rank != ANY else "recvAnySource", tensors):
             return self._messages.post("recv", letter, tensors, memory.done)
+
+    def _message(self, what: str, tensors: list[Tensor]) -> _Filled:
+        with naming(what):
+            return _Filled(only(what, tensors))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Any:
         return self.recv(tensors, ANY, tag)
@@ -520,9 +525,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 class _Filled:
     """A tensor's memory for a call: its own, or that of a contiguous copy."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, name: str = "tensor") -> None:
+        self.name = name  # of the argument
         if not tensor.is_cpu:
-            raise ArgumentError(f"a tensor on {tensor.device}: the cpu backend takes those on cpu")
+            raise ArgumentError(
+                f"{name} is on {tensor.device}; the cpu backend takes tensors on cpu"
+            )
         self._tensor = self._whole = tensor
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             self._whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -534,7 +542,9 @@ class _Filled:
         if self.dtype == bool:
             return OF_TRUTH.get(op, op)
         if self.dtype.kind not in "iu" and op in ("and", "or", "xor"):
-            raise ArgumentError(f"a bitwise reduction is of integers, not of {self.dtype}")
+            raise ArgumentError(
+                f"{self.name} is of {self.dtype}; a bitwise reduction is of integers"
+            )
         return op
 
     def done(self, divided_by: int = 0) -> None:
@@ -550,10 +560,15 @@ class _Filled:
         if not splits:
             each, left = divmod(rows if self._whole.ndim else 1, n)
             if left:
-                raise ArgumentError(f"a first axis of {rows} cannot be divided by {n} ranks")
+                raise ArgumentError(
+                    f"{self.name} has a first axis of {rows}, which cannot be divided by {n} ranks"
+                )
             splits = [each] * n
         elif len(splits) != n or sum(splits) != rows:
-            raise ArgumentError(f"{list(splits)} does not split a first axis of {rows} for {n}")
+            raise ArgumentError(
+                f"{self.name}_split_sizes is {list(splits)}, which does not split a first axis of "
+                f"{rows} for {n} ranks"
+            )
         row = self.nbytes // rows if rows else 0
         starts = accumulate(splits[:-1], initial=0)
         return [
@@ -566,22 +581,26 @@ class _Part(_Filled):
 
     def __init__(self, of: _Filled, start: int, nbytes: int) -> None:
         self.address, self.nbytes, self.dtype = of.address + start, nbytes, of.dtype
-        self._of = of
+        self._of, self.name = of, of.name
 
     def done(self, divided_by: int = 0) -> None:
         pass
 
 
+def _all(tensors: Sequence[Tensor], name: str) -> list[_Filled]:
+    return [_Filled(tensor, f"{name}[{k}]") for k, tensor in enumerate(tensors)]
+
+
 @cache
 def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    return dtype_of("torch.distributed", dtype)
+    return dtype_of("tensor", dtype)
 
 
 def _places(memory: Sequence[_Filled]) -> list[int]:
     return [*(each.address for each in memory), *(each.nbytes for each in memory)]
 
 
-def _reduction(opts: Any, tensors: Sequence[Any]) -> tuple[str, bool]:
+def _reduction(what: str, opts: Any, tensors: Sequence[Any]) -> tuple[str, bool]:
     """The reduction that is asked for, and whether its result is divided by the members."""
     if opts is None:
         return "sum", False
@@ -589,10 +608,12 @@ def _reduction(opts: Any, tensors: Sequence[Any]) -> tuple[str, bool]:
     try:
         op, divided = KNOWN[asked]
     except KeyError:
-        raise dist.DistBackendError(f"gpushmem has no reduction {asked}") from None
+        raise dist.DistBackendError(f"{what}: gpushmem has no reduction {asked}") from None
     for tensor in flat(tensors) if divided else ():
         if not _is_divisible(tensor.dtype):
-            raise ArgumentError(f"ReduceOp.AVG: PyTorch does not divide {tensor.dtype}: use SUM")
+            raise CallError(
+                f"{what}: op is AVG, and PyTorch does not divide {tensor.dtype}: use SUM"
+            )
     return op, divided
 
 

@@ -3,7 +3,10 @@
 import ctypes
 import os
 import queue
+import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -12,6 +15,8 @@ import pytest
 from numba import cfunc, types
 
 import gpushmem as shmem
+from gpushmem.backends.cpu import meeting
+from gpushmem.backends.cpu.world import LINE_OF, TEAM
 from gpushmem.diagnosis import movers
 from gpushmem.diagnosis.asking import Asking
 from gpushmem.ops import OPS
@@ -238,3 +243,24 @@ def test_who_asks_and_hears_something_new_does_not_wait():
     asking.note(g, 1, 0)
     asking.forget()
     assert ask(0, 0) == []
+
+
+def test_a_host_that_waits_beside_a_busy_program_sleeps():
+    """Who yields there is back a thousand times when the other has had its time."""
+    lines, record = np.zeros(4, LINE_OF), np.zeros(1, TEAM)
+    record["n_pes"], record["lines"] = 2, lines.ctypes.data
+    allowed = os.sched_getaffinity(0)
+    core = {min(allowed)}
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(busy.pid, core)
+        os.sched_setaffinity(0, core)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        assert not meeting.native()["passed"](record.ctypes.data, 1, 0), "the other has not come"
+        yields = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - before
+    finally:
+        os.sched_setaffinity(0, allowed)
+        busy.kill()
+        busy.wait()
+    assert record["crowded"] > 0
+    assert yields < meeting.YIELDS / 2

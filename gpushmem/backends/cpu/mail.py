@@ -23,7 +23,7 @@ from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.meeting import ASLEEP, SLEEPS, Meeting, rest
-from gpushmem.backends.cpu.world import HALF_BYTES, LINE, RING_BYTES, World
+from gpushmem.backends.cpu.world import CROWDED, HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.native import (
@@ -99,15 +99,17 @@ ONCE = ASLEEP + SLEEPS - 1  # as `first`: one look
 
 
 def changed(words: int, n: int, first: int) -> bool:
-    """Wait a while until one of `n` words is not what it was: addresses, then values, at `words`.
+    """Wait a while until one of `n` words is not what it was.
 
+    At `words` are their addresses, then the values, then the address of the team's `crowded`.
     `first` is as in `meeting.passed`.
     """
-    for turn in range(first, ASLEEP + SLEEPS):
+    turn, crowded = first, word_at(words + 16 * n)
+    while turn < ASLEEP + SLEEPS:
         for k in range(n):
             if load_acquire(word_at(words + 8 * k)) != word_at(words + 8 * (n + k)):
                 return True
-        rest(turn)
+        turn = rest(turn, crowded)
     return False
 
 
@@ -160,8 +162,10 @@ class Arrived:
 class Watch:
     """Words in memory, to wait for a change."""
 
-    def __init__(self, changed: Callable[..., bool], words: list[int], values: list[int]) -> None:
-        self._memory = np.array([*words, *values], np.int64)
+    def __init__(
+        self, changed: Callable[..., bool], words: list[int], values: list[int], crowded: int
+    ) -> None:
+        self._memory = np.array([*words, *values, crowded], np.int64)
         # `passed(first)`, as `Meeting.wait` has it
         self.passed = partial(changed, address_of(self._memory), len(words))
         self.sleeping = partial(self.passed, ASLEEP)  # waits for some 10 ms
@@ -174,6 +178,7 @@ class Mail:
     def __init__(self, world: World, meeting: Meeting, team: int) -> None:
         self._world, self._meeting, self._team = world, meeting, team
         record = world.teams[team]
+        self._crowded = address_of(world.teams[team : team + 1]) + CROWDED
         self._n, self._me = int(record["n_pes"]), int(record["my_pe"])
         pes = meeting.pes(team)
         rings = int(record["stage"]) + 2 * HALF_BYTES
@@ -229,7 +234,7 @@ class Mail:
             ring = self._inbox[rank]
             words.append(ring + WRITTEN)
             values.append(_word(ring + TAKEN))  # what has been written since is a change, too
-        return Watch(self._changed, words, values)
+        return Watch(self._changed, words, values, self._crowded)
 
     def wait(self, what: str, letter: Letter, watch: Watch, seconds: float = math.inf) -> None:
         """Wait until something changes, for the sake of a letter. Raises as `Meeting.wait` does."""

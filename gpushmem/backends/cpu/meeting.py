@@ -20,14 +20,21 @@ from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.rounds import arrived, as_number, as_team, post, say
-from gpushmem.backends.cpu.world import LINE_OF, TEAM, World
+from gpushmem.backends.cpu.world import CROWDED, LINE_OF, TEAM, World
 from gpushmem.diagnosis.account import Waiting
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.job.pes import compact
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.native import c_function, sched_yield, usleep
+from gpushmem.simt.base.native import (
+    c_function,
+    load_acquire,
+    monotonic_ns,
+    sched_yield,
+    store_release,
+    usleep,
+)
 from gpushmem.simt.base.parking import Parked
 
 __all__ = [
@@ -44,6 +51,7 @@ __all__ = [
 
 SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two looks at signals
 ASLEEP = SPINS + YIELDS
+LATE_NS, CROWDED_NS = 500_000, 50_000_000  # who yields and is back so late shares the core; so long
 TEXT_BYTES = 128
 
 # The calls of a team. A kind is an index of this tuple, 8 bits, a dtype, 16 bits, and a number of
@@ -120,12 +128,23 @@ def post_all(team: int, number: int, kind: int) -> None:
 
 
 @internal
-def rest(turn: int) -> None:
-    """Let others run, after so many turns of a wait."""
+def rest(turn: int, crowded: int) -> int:
+    """Let others run, after so many turns of a wait; returns how many these are to count as.
+
+    Who yields to a program that computes is back when that has had its time, milliseconds later.
+    Who sleeps is preferred to it by the system on waking: so nobody yields for a while after that,
+    until the time in the word at `crowded`.
+    """
     if turn >= ASLEEP:
         usleep(types.uintc(SLEEP_US))
     elif turn >= SPINS:
+        began = monotonic_ns()
+        if began < load_acquire(crowded):
+            return ASLEEP
         sched_yield()
+        if monotonic_ns() - began > LATE_NS:
+            store_release(crowded, began + CROWDED_NS)
+    return turn + 1
 
 
 def passed(team: int, number: int, first: int) -> bool:
@@ -136,12 +155,13 @@ def passed(team: int, number: int, first: int) -> bool:
     """
     record = as_team(team)
     rank = 0
-    for turn in range(first, ASLEEP + SLEEPS):
+    turn = first
+    while turn < ASLEEP + SLEEPS:
         while rank == record.my_pe or (rank < record.n_pes and arrived(team, number, rank)):
             rank += 1
         if rank == record.n_pes:
             return True
-        rest(turn)
+        turn = rest(turn, team + CROWDED)
     return False
 
 
@@ -154,12 +174,13 @@ def tell(team: int, number: int, rank: int) -> None:
 def came(team: int, numbers: int, first: int) -> bool:
     """As `passed`, each member having a round of its own; `numbers` is the address of them."""
     rank, n = 0, as_team(team).n_pes
-    for turn in range(first, ASLEEP + SLEEPS):
+    turn = first
+    while turn < ASLEEP + SLEEPS:
         while rank < n and arrived(team, as_number(numbers + 8 * rank).pe, rank):
             rank += 1
         if rank == n:
             return True
-        rest(turn)
+        turn = rest(turn, team + CROWDED)
     return False
 
 

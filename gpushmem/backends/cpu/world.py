@@ -57,9 +57,11 @@ TEAM = np.dtype(
         ("world_pe", "i8"),  # the calling PE's number in the job
         ("span", "i8"),  # from memory of this PE to the same on the next one
         ("stage", "i8"),  # address of its memory for what is not symmetric, see `staged`
+        ("crowded", "i8"),  # until when hosts do not yield, see `meeting.rest`
     ],
     align=True,
 )
+CROWDED = dict(TEAM.fields or {})["crowded"][1]
 # A member's message to another one in a round. Round k uses the line of k's parity. `said` must be
 # equal on all members: the kind of call, its detail (see `meeting`), and the heap offsets of dst
 # and src, if the call requires that they are the same on all members, else 0.
