@@ -9,9 +9,9 @@ import pytest
 from numba.cuda import types
 
 import gpushmem.torch
-from gpushmem.errors import ArgumentError
 from gpushmem.artifacts.fingerprint import fingerprint, name_of
 from gpushmem.backends.cpu import staged
+from gpushmem.errors import ArgumentError
 from gpushmem.job import job
 from tests.later import later
 
