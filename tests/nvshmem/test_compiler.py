@@ -74,11 +74,14 @@ def test_registers_are_limited(elsewhere):
 
 def test_grids_that_synchronise_are_cooperative(linked):
     def whole(a):
+        shmem.p(a, 2.0, 0)
         cuda.cg.this_grid().sync()
         a[0] = 1
 
     assert compiler.compile_kernel(whole, (F32,), {}, ARCH).cooperative
-    assert linked(whole, (F32,)).code[:4] == b"\x7fELF"
+    code = linked(whole, (F32,)).code
+    assert code[:4] == b"\x7fELF"
+    assert len(code) < 250_000, "beside a library's machine code all of NVSHMEM's would be kept"
     assert not compiler.compile_kernel(copy, (F32, F32, types.int64), {}, ARCH).cooperative
 
 
@@ -91,6 +94,37 @@ def test_kernels_that_wait_are_linked_with_nothing_more():
     compiled = compiler.compile_kernel(waits, (types.uint64[::1],), {}, ARCH)
     assert compiled.cooperative
     assert [part.kind for part in compiled.parts] == ["ltoir"]
+
+
+TWICE = """
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .func (.param .b32 status) twice(.param .b64 result, .param .b32 x)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [result];
+    ld.param.u32 %r1, [x];
+    shl.b32 %r2, %r1, 1;
+    st.u32 [%rd1], %r2;
+    mov.u32 %r3, 0;
+    st.param.b32 [status], %r3;
+    ret;
+}
+"""
+
+
+def test_files_that_a_kernel_declares_are_linked(linked, tmp_path):
+    """Those of all kinds have a number in numba-cuda, but CUDA C++."""
+    path = tmp_path / "twice.ptx"
+    path.write_text(TWICE)
+    twice = cuda.declare_device("twice", "int32(int32)", link=str(path))
+
+    def doubled(a):
+        a[0] = twice(a[0])
+
+    assert b"twice" in linked(doubled, (types.int32[::1],)).code
 
 
 def test_what_numba_has_in_c_is_linked(linked):

@@ -21,8 +21,8 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.core.options import FastMathOptions
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.cudadrv import nvvm
-from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
+from numba.cuda.cudadrv.mappings import FILE_EXTENSION_MAP
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.typing.typeof import typeof_impl
 from nvshmem.bindings.device.numba import _numbast as bindings
@@ -34,13 +34,29 @@ from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims, tracin
 from gpushmem.errors import ArgumentError
 
 __all__ = [
-    "Arch", "Compiled", "Linked", "Part", "compile_function", "compile_kernel", "link", "link_all",
-    "typing_for",
+    "Arch", "Compiled", "Linked", "Part", "compile_function", "compile_kernel", "grid_sync", "link",
+    "link_all", "linked_file", "typing_for",
 ]  # fmt: skip
 
 # Options of `jit` -> the compiler's names. `max_registers` and `debug` are read elsewhere.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
-GRID_SYNC = "cudaCGGetIntrinsicHandle"  # of libcudadevrt
+# Of libcudadevrt, beside whose machine code the linker keeps all of NVSHMEM's, for minutes.
+GRID_SYNC = "cudaCGGetIntrinsicHandle"
+GRID_SYNC_SOURCE = """#include <cooperative_groups.h>
+extern "C" __device__ unsigned long long cudaCGGetIntrinsicHandle(cudaCGScope) { return 1; }
+extern "C" __device__ cudaError_t cudaCGSynchronize(unsigned long long, unsigned) {
+    cooperative_groups::this_grid().sync();
+    return cudaSuccess;
+}
+"""
+# numba-cuda's kinds of files -> cuda.core's
+KINDS = {
+    FILE_EXTENSION_MAP[ending]: kind
+    for ending, kind in {
+        "o": "object", "ptx": "ptx", "a": "library", "cubin": "cubin", "fatbin": "fatbin",
+        "ltoir": "ltoir",
+    }.items()
+}  # fmt: skip
 DEBUG_FLAG = ('!{ i32 2, !"Debug Info Version"', '!{ i32 1, !"Debug Info Version"')
 OLDEST = (7, 5)  # compute capability
 IGNORED = {"cache", "inline", "lto"}  # always on, or without effect
@@ -206,17 +222,26 @@ def _other_parts(library: Any, arch: str) -> Iterator[Part]:
     files = [f for f in library._linking_files if f is not bindings.shim_obj]
     if any(name in text for text in library.llvm_strs for name in dispatcher.reshape_funcs):
         files.append(str(Path(dispatcher.__file__).parent / "reshape_funcs.cu"))
-    for found in map(LinkableCode.from_path_or_obj, files):
-        if found.kind == "cu":
-            source = found.data.decode() if isinstance(found.data, bytes) else found.data
-            yield Part("ltoir", shims.compiled(source, arch))
-        else:
-            yield Part({"archive": "library"}.get(found.kind, found.kind), found.data)
+    yield from (linked_file(file, arch) for file in files)
     if tracing.is_called(library.llvm_strs):
         yield Part("ltoir", shims.compiled(tracing.SOURCE, arch))
     # Kernels that wait are cooperative, too, and do without: it would triple their code.
     if any(GRID_SYNC in text for text in library.llvm_strs):
-        yield Part("library", Path(get_cudalib("cudadevrt", static=True)).read_bytes())
+        yield grid_sync(arch)
+
+
+def grid_sync(arch: str) -> Part:
+    """What a grid's barrier calls."""
+    return Part("ltoir", shims.compiled(GRID_SYNC_SOURCE, arch))
+
+
+def linked_file(file: Any, arch: str) -> Part:
+    """A file that a kernel links: a path, or numba-cuda's object for its contents."""
+    found = LinkableCode.from_path_or_obj(file)
+    data = found.data.encode() if isinstance(found.data, str) else found.data
+    if found.kind == "cu":
+        return Part("ltoir", shims.compiled(data.decode(), arch))
+    return Part(KINDS.get(found.kind, found.kind), data)
 
 
 def link(compiled: Compiled, kind: str = "cubin") -> Linked:

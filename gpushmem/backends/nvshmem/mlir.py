@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError as NumbaTypingError
-from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.np import numpy_support as numba_numpy
 from numba_cuda_mlir import cuda, mlir_compiler, mlir_optimization, tools, types
 from numba_cuda_mlir._mlir import ir
@@ -43,7 +43,7 @@ from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate
 
 from gpushmem.artifacts.origin import MLIR, NUMBA_CUDA
 from gpushmem.artifacts.refusal import as_kernel_error
-from gpushmem.backends.nvshmem import compiler, shims
+from gpushmem.backends.nvshmem import compiler
 from gpushmem.backends.nvshmem.outlined import PREFIX, Outlined, outline
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
@@ -137,14 +137,10 @@ class _Unlinked:
 def _other_parts(metadata: dict[str, Any], arch: str) -> Iterator[compiler.Part]:
     """The files that a kernel's declarations of device functions link."""
     for file in metadata.get("linked_external_link_items", ()):
-        kept = file if isinstance(file, str) else LinkableCode.from_path_or_obj(file)
-        found = LinkableCode.from_path_or_obj(kept)
-        if found.kind == "cu":
-            source = found.data.decode() if isinstance(found.data, bytes) else found.data
-            yield compiler.Part("ltoir", shims.compiled(source, arch))
+        if isinstance(file, str) and Path(file).name.startswith("libcudadevrt"):
+            yield compiler.grid_sync(arch)
         else:
-            kind = {"archive": "library"}.get(found.kind, found.kind)
-            yield compiler.Part(kind, found.data)
+            yield compiler.linked_file(file, arch)
 
 
 @contextmanager
