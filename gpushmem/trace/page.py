@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.trace.analysis import CATEGORIES, MOVES, Analysis
+from gpushmem.trace.analysis import CATEGORIES, GETS, MOVES, Analysis
 from gpushmem.trace.reading import OPEN, Trace, load
 from gpushmem.trace.ring import FIRST_OP, KERNEL, THREADS
-from gpushmem.trace.summary import summary
+from gpushmem.trace.summary import has_line, summary
 
 __all__ = ["Shown", "page", "place", "show", "write"]
 
@@ -140,12 +140,15 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         "site": ("u4", site[order]),
         "lane": ("u4", lane[order]),
         "category": ("u1", analysis.categories[order]),
+        "has_line": ("u1", has_line(events)[order]),
+        "sends": ("u1", _sends(trace)[order]),
         "open": ("u1", (events["ended"] == OPEN)[order]),
         "lane_starts": ("u4", np.searchsorted(lane[order], np.arange(n_lanes + 1))),
         "track": ("u4", np.repeat(np.arange(len(tracks)), [t["lanes"] for t in tracks])),
         "wait_event": ("i4", at[arrows]),
         "wait_by": ("i4", at[by[arrows]]),
         "wait_over": ("f8", over[arrows]),
+        "wait_ns": ("f8", waited[arrows]),
     }
     columns |= _states(analysis) | _moved(analysis) | _heap(trace)
     parts, where, offset = [], {}, 0
@@ -160,6 +163,13 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         "summary": summary(trace, analysis), "columns": where,
     }  # fmt: skip
     return meta, b"".join(parts)
+
+
+def _sends(trace: Trace) -> np.ndarray[Any, Any]:
+    """Of each event: 1 if its PE sends bytes to another or itself, 2 if it gets some, else 0."""
+    kind, pe = trace.events["kind"], trace.events["pe"]
+    moves = np.isin(kind, MOVES) & (pe >= 0) & (pe < trace.n_pes)
+    return np.where(moves, np.where(np.isin(kind, GETS), 2, 1), 0)
 
 
 def _states(analysis: Analysis) -> dict[str, tuple[str, Any]]:

@@ -18,7 +18,7 @@ from gpushmem.trace.analysis import (
 from gpushmem.trace.reading import Trace
 from gpushmem.trace.ring import CALL, COMPILE, FIRST_OP, KERNEL, MEET, RANGE
 
-__all__ = ["changes", "summary"]
+__all__ = ["changes", "has_line", "summary"]
 
 STATE_NAMES = {
     COMPUTING: "computing", MOVING: "moving", WAITING: "waiting", COMPILING: "compiling",
@@ -97,12 +97,17 @@ def _lines(analysis: Analysis) -> list[dict[str, Any]]:
     events, kind = analysis.events, analysis.events["kind"]
     moved = np.where(kind >= FIRST_OP, events["nbytes"], 0)
     (label, labels), (line, lines) = analysis.trace.labels, analysis.trace.lines
-    chosen = (kind >= FIRST_OP) | np.isin(kind, (CALL, MEET, COMPILE))
     found = [
         {"what": labels[what], "line": lines[where], "times": times, "ns": ns, "bytes": nbytes}
-        for what, where, times, ns, nbytes in _sums(analysis, chosen, label, line, moved)
+        for what, where, times, ns, nbytes in _sums(analysis, has_line(events), label, line, moved)
     ]
     return sorted(found, key=lambda row: -row["ns"])
+
+
+def has_line(events: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Which events are operations or calls of the host, whose time is told by line."""
+    kind = events["kind"]
+    return (kind >= FIRST_OP) | np.isin(kind, (CALL, MEET, COMPILE))
 
 
 def _sums(analysis: Analysis, chosen: Any, first: Any, second: Any, moved: Any) -> Any:

@@ -235,10 +235,122 @@ def test_a_browser_reads_what_was_put_into_the_page(opened, data):
     for name in ("began", "ns", "label", "lane", "wait_event", "state_ns"):
         there = opened.evaluate("(name) => Array.from(trace.data[name])", name)
         np.testing.assert_array_equal(there, data[name], name)
+    opened.keyboard.press("0")
+    opened.wait_for_function("!document.querySelector('#panel0 .span')")
     rows = opened.locator("#panel0 tbody tr")
     assert rows.count() == 3
-    waiting = data["summary"]["pes"][0]["waiting"] / 1e6
-    assert f"{waiting:.3g} ms" in rows.nth(0).inner_text()
+    pe = data["summary"]["pes"][0]
+    assert f"{pe['waiting'] / 1e6:.3g} ms" in rows.nth(0).inner_text()
+    share = pe["waiting"] / (data["summary"]["ns"] - pe["compiling"])
+    assert f"ms · {share:.0%}" in rows.nth(0).inner_text(), "of the time without compiling"
+
+
+def rounded(rows, *names):
+    """Rows with their times rounded, in an order that does not depend on these."""
+    same = [{k: round(v) if k in names else v for k, v in row.items()} for row in rows]
+    return sorted(same, key=lambda row: repr([v for k, v in row.items() if k not in names]))
+
+
+def test_what_is_in_view_is_summed_like_the_whole(opened, data):
+    """All but its first nanosecond, and it is not the whole any more; and one kernel alone."""
+    wanted = data["summary"]
+    found = opened.evaluate("trace.within(trace.data, 0.4, trace.data.ns_all)")
+    for name in ("kernels", "lines", "ranges"):
+        assert rounded(found[name], "ns") == rounded(wanted[name], "ns"), name
+    known = [row for row in wanted["waits"] if row["by_pe"] is not None]
+    assert rounded(found["waits"], "ns") == rounded(known, "ns")
+    assert found["sent"] == wanted["sent"]
+    states = "computing", "moving", "waiting", "compiling", "idle"
+    for ours, theirs in zip(found["pes"], wanted["pes"], strict=True):
+        assert {k: round(v) for k, v in ours.items()} == {k: theirs[k] for k in ours}
+    kernel = data["categories"].index("kernel")
+    k = int(np.flatnonzero(data["category"] == kernel)[5])
+    began, ended = float(data["began"][k]), float(data["began"][k] + data["ns"][k])
+    found = opened.evaluate("([a, b]) => trace.within(trace.data, a, b)", [began, ended])
+    assert sum(found["pes"][0][name] for name in states) == pytest.approx(ended - began)
+    own = [row for row in found["kernels"] if row["pe"] == data["tracks"][
+        data["track"][data["lane"][k]]]["pe"]]  # fmt: skip
+    assert [row["ns"] for row in own if row["times"] == 1] == [pytest.approx(ended - began)]
+
+
+def test_the_tables_are_of_what_is_in_view(opened, data):
+    opened.click("#tabs >> text=Kernels")
+    opened.keyboard.press("0")
+    shown = opened.locator(".panel:not([hidden])")
+    shown.locator(".span").wait_for(state="detached")
+    whole = shown.inner_text()
+    k = int(np.flatnonzero(data["category"] == data["categories"].index("kernel"))[5])
+    opened.evaluate("(k) => trace.timeline.select(k, true)", k)
+    shown.locator(".span").wait_for()
+    assert shown.inner_text() != whole
+    assert shown.locator("tr.marked").count() == 1, "the selected kernel"
+
+
+def test_keys_work_wherever_the_focus_is(opened):
+    """Not in a field where one types; Escape closes the help first."""
+    opened.evaluate("document.activeElement.blur()")
+    opened.keyboard.press("0")
+    span = "trace.timeline.to - trace.timeline.from"
+    whole = opened.evaluate(span)
+    opened.keyboard.press("+")
+    assert opened.evaluate(span) < whole
+    opened.click("#expand")
+    opened.keyboard.press("n")
+    opened.keyboard.press("?")
+    assert opened.is_visible("#keys")
+    opened.keyboard.press("Escape")
+    assert not opened.is_visible("#keys")
+    assert opened.evaluate("trace.timeline.selected") >= 0
+    opened.keyboard.press("Escape")
+    assert opened.evaluate("trace.timeline.selected") == -1
+    opened.keyboard.press("/")
+    opened.keyboard.type("n+0")
+    assert opened.input_value("#query") == "n+0"
+    assert opened.evaluate(span) < whole
+
+
+def test_nothing_before_the_job_or_after_it_is_shown(opened, data):
+    opened.keyboard.press("0")
+    for _ in range(3):
+        opened.keyboard.press("a")
+    assert opened.evaluate("trace.timeline.from") == 0
+    opened.evaluate("trace.timeline.show(-1e9, trace.data.ns_all + 1e9)")
+    ends = opened.evaluate("[trace.timeline.from, trace.timeline.to]")
+    assert ends == [0, data["ns_all"]]
+
+
+def test_nothing_is_said_to_move_where_nothing_does(opened, data):
+    """Small numbers remain where large ones have been added and taken away."""
+    idle = opened.evaluate(
+        """() => {
+            const { data, timeline } = trace, at = data.moved_at, all = data.moved.at(-1);
+            data.moved.forEach((each, k) => { data.moved[k] = each + 1e-14 * all * (k % 2); });
+            const alike = (k) => Math.abs(data.moved[k] - data.moved[k - 1]) < 1e-13 * all;
+            const k = at.findIndex((each, k) => k && alike(k) && each > at[k - 1]);
+            return [k, timeline.moved(at[k - 1], at[k]), timeline.moved(0, data.ns_all)];
+        }"""
+    )
+    assert idle[0] > 0
+    assert idle[1] == 0
+    assert idle[2] > 0
+
+
+def test_arrows_leave_room_and_all_of_an_event_are_drawn_under_the_pointer(opened, data):
+    drawn = """() => {
+        const t = trace.timeline, ends = [], arrow = t.arrow;
+        t.arrow = (x0, y0, x1, y1, alpha) => ends.push([x1, y1, alpha]);
+        t.paint();
+        t.arrow = arrow;
+        return ends;
+    }"""
+    opened.keyboard.press("0")
+    faint = opened.evaluate(drawn)
+    assert all(alpha < 0.5 for *_, alpha in faint)
+    assert len({(int(x // 16), y) for x, y, _ in faint}) == len(faint)
+    event = int(data["wait_event"][0])
+    ours = int(((data["wait_event"] == event) | (data["wait_by"] == event)).sum())
+    opened.evaluate("(k) => trace.timeline.point(k)", event)
+    assert sum(alpha == 1 for *_, alpha in opened.evaluate(drawn)) == ours
 
 
 def test_a_wait_is_found_selected_and_followed_by_keys(opened, data):

@@ -4,11 +4,12 @@ import { described, read } from "./data.js";
 import { count, moment, size, time } from "./format.js";
 import { tables } from "./tables.js";
 import { Timeline } from "./timeline.js";
+import { within } from "./view.js";
 
 const KEYS = {
   "← → or a d": "move", "+ − or w s": "zoom; also the wheel with Ctrl", "↑ ↓": "scroll", "0": "the whole job",
   "n p": "next and previous event of the row, or of those found", f: "go to what released the selected wait",
-  z: "zoom to the selected event", e: "expand or collapse all PEs", Enter: "the PE of the selected event", "/": "find", Esc: "clear", "?": "these keys",
+  z: "zoom to the selected event", e: "expand or collapse all PEs", Enter: "the PE of the selected event", "/": "find", Esc: "clear, or close these keys", "?": "these keys",
 };
 const LEGEND = [
   ["computing", "computing"], ["moving", "moving data"], ["waiting", "waiting"], ["meet", "barrier or collective"],
@@ -86,8 +87,9 @@ function start(data) {
   legend();
   const view = id("view");
   const timeline = new Timeline(data, view, () => changed());
-  let later = 0, shown = -1;
+  let later = 0, shown = -1, update = () => {};
   function note() {
+    update(within(data, timeline.from, timeline.to), timeline.selected >= 0 ? described(data, timeline.selected) : null);
     const where = new URLSearchParams({ from: Math.round(timeline.from), to: Math.round(timeline.to) });
     if (timeline.selected >= 0) where.set("event", timeline.selected);
     if (location.protocol !== "about:") history.replaceState(null, "", `#${where}`); // not in a notebook's frame
@@ -156,26 +158,27 @@ function start(data) {
     Enter: () => timeline.selected >= 0 && timeline.toggle(timeline.peOf(timeline.selected)),
     f: () => timeline.selected >= 0 && data.by[timeline.selected] >= 0 && timeline.select(data.by[timeline.selected]),
     z: () => timeline.selected >= 0 && timeline.select(timeline.selected, true),
-    Escape: () => { find(""); timeline.select(-1); },
+    Escape: () => { if (!id("keys").hidden) help(); else { find(""); timeline.select(-1); } },
+    "/": () => id("query").focus(), "?": help,
   };
-  view.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
-    keys[event.key]();
-    event.preventDefault();
-  });
+  // Wherever the focus is; but where a key has a meaning of its own, it keeps that.
+  const own = (event) => {
+    if (event.target.matches("input[type=search]")) return event.key !== "Escape";
+    if (event.target.matches("button, input")) return ["Enter", " "].includes(event.key) || (event.target.role === "tab" && event.key.startsWith("Arrow"));
+    return event.target !== view && ["ArrowUp", "ArrowDown"].includes(event.key); // they scroll the page
+  };
   addEventListener("keydown", (event) => {
-    if (event.target.matches("input") || event.ctrlKey || event.metaKey) {
-      if (event.key === "Escape" && event.target === id("query")) { find(""); view.focus(); }
-      return;
-    }
-    if (event.key === "/") { id("query").focus(); event.preventDefault(); }
-    if (event.key === "?") help();
+    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key] || own(event)) return;
+    keys[event.key]();
+    if (event.target === id("query")) view.focus();
+    event.preventDefault();
   });
 
   const tip = id("tip");
   view.addEventListener("pointermove", (event) => {
     const box = timeline.canvas.getBoundingClientRect();
     const { event: k, pe } = timeline.at(event.clientX - box.left, event.clientY - box.top);
+    timeline.point(k ?? -1);
     view.style.cursor = k !== undefined || pe !== undefined ? "pointer" : "grab";
     tip.hidden = k === undefined;
     if (tip.hidden) return;
@@ -184,13 +187,13 @@ function start(data) {
     tip.style.left = `${right}px`;
     tip.style.top = `${event.clientY + 18}px`;
   });
-  view.addEventListener("pointerleave", () => { tip.hidden = true; });
+  view.addEventListener("pointerleave", () => { tip.hidden = true; timeline.point(-1); });
 
-  tables(data, follow);
+  update = tables(data, follow);
   addEventListener("hashchange", arrive);
   arrive();
   changed();
-  window.trace = { data, timeline }; // for the console, and for tests
+  window.trace = { data, timeline, within }; // for the console, and for tests
   document.body.dataset.ready = "1";
 }
 

@@ -9,10 +9,11 @@ const PICTURED = 128; // PEs of which there is a picture of the traffic
 
 /**
  * A table. `columns`: {name, of: row => value, as: value => text, go: row => anything to follow}.
- * It is sorted by a column whose name is clicked.
+ * It is sorted by a column whose name is clicked, as is the next one with this `order`; rows of
+ * which `marked(row)` holds are marked.
  */
-function table(into, columns, rows, follow) {
-  let sorted = rows, by = null, down = true, most = MOST;
+function table(into, columns, rows, { follow, order, marked = () => false }) {
+  let sorted = rows, most = MOST;
   const root = into.append("table");
   const head = root.append("thead").append("tr");
   const body = root.append("tbody");
@@ -22,18 +23,22 @@ function table(into, columns, rows, follow) {
     const title = head.append("th").attr("scope", "col").classed("number", numeric(column));
     if (!column.name) continue;
     title.append("button").text(column.name).on("click", () => {
-        down = by === column ? !down : numeric(column);
-        by = column;
-        const sign = down ? -1 : 1;
-        sorted = [...rows].sort((a, b) => sign * (column.of(a) > column.of(b) ? 1 : column.of(a) < column.of(b) ? -1 : 0));
-        fill();
-      });
+      order.down = order.by === column.name ? !order.down : numeric(column);
+      order.by = column.name;
+      sort();
+      fill();
+    });
+  }
+  function sort() {
+    const { of } = columns.find(({ name }) => name === order.by) ?? {}, sign = order.down ? -1 : 1;
+    if (of) sorted = [...rows].sort((a, b) => sign * (of(a) > of(b) ? 1 : of(a) < of(b) ? -1 : 0));
   }
   function fill() {
-    head.selectAll("th").attr("aria-sort", (_, k) => (columns[k] === by ? (down ? "descending" : "ascending") : null));
+    const sign = order.down ? "descending" : "ascending";
+    head.selectAll("th").attr("aria-sort", (_, k) => (order.by && columns[k].name === order.by ? sign : null));
     body.selectAll("tr").remove();
     for (const row of sorted.slice(0, most)) {
-      const line = body.append("tr");
+      const line = body.append("tr").classed("marked", marked(row));
       for (const column of columns) {
         const cell = line.append("td").classed("number", numeric(column)).classed("mono", !!column.mono);
         const value = column.of(row), text = column.as ? column.as(value, row) : value;
@@ -45,34 +50,40 @@ function table(into, columns, rows, follow) {
     }
     more.attr("hidden", rows.length > most ? null : "");
   }
+  sort();
   fill();
 }
 
-function pes(into, { summary }, follow) {
+/** Whether a row is of what the selected event does, and of its line. */
+const isAt = (row, what, { chosen }) => what === chosen?.label && row.line === chosen.line;
+
+function pes(into, { summary }, how) {
   into.append("p").text(
     "At each moment a PE waits if all its blocks do, else moves data if an operation does, else computes; " +
-    "while no kernel runs it compiles if its host does. " +
-    "Overlapped: the part of moving in which another block of the PE computes.");
+    "while no kernel runs it compiles if its host does. Shares are of the time without compiling." +
+    (summary.whole ? " Overlapped: the part of moving in which another block of the PE computes." : ""));
+  const rest = (pe) => Math.max(summary.ns - pe.compiling, 1), shared = STATES.filter((name) => name !== "compiling");
   const states = STATES.map((name) => ({
-    name, of: (pe) => pe[name], as: (ns) => `${time(ns)} · ${percent(ns / Math.max(summary.ns, 1))}`,
+    name, of: (pe) => pe[name], as: (ns, pe) => (name === "compiling" ? time(ns) : `${time(ns)} · ${percent(ns / rest(pe))}`),
   }));
   const bar = (cell, pe) => {
     const root = cell.append("div").attr("class", "bar").attr("aria-hidden", "true");
-    for (const name of STATES) {
-      root.append("i").style("width", `${(100 * pe[name]) / Math.max(summary.ns, 1)}%`).style("background", `var(--${name})`);
+    for (const name of shared) {
+      root.append("i").style("width", `${(100 * pe[name]) / rest(pe)}%`).style("background", `var(--${name})`);
     }
   };
+  const overlapped = { name: "overlapped", of: (pe) => (pe.moving ? pe.overlap / pe.moving : 0), as: percent };
   table(into, [
     { name: "PE", of: (pe) => pe.pe, go: (pe) => ({ pe: pe.pe }) },
     ...states,
-    { name: "overlapped", of: (pe) => (pe.moving ? pe.overlap / pe.moving : 0), as: percent },
+    ...(summary.whole ? [overlapped] : []),
     { name: "sent", of: (pe) => pe.sent, as: size },
     { name: "received", of: (pe) => pe.received, as: size },
     { name: "", of: () => "", draw: bar },
-  ], summary.pes, follow);
+  ], summary.pes, { ...how, marked: (pe) => pe.pe === how.chosen?.pe });
 }
 
-function waits(into, { summary }, follow) {
+function waits(into, { summary }, how) {
   into.append("p").text(
     "Who waited for whom. A wait is released by the last write to what it waits for; a barrier or a collective by the PE " +
     "that came last. Follow the longest to see it.");
@@ -86,18 +97,18 @@ function waits(into, { summary }, follow) {
     { name: "for PE", of: (row) => row.by_pe ?? -1, as: (pe) => (pe < 0 ? "?" : pe) },
     { name: "until", of: (row) => row.by_what || "?" },
     { name: "at", of: (row) => row.by_line, mono: true, go: (row) => row.by_line && { find: row.by_line } },
-  ], summary.waits, follow);
+  ], summary.waits, { ...how, marked: (row) => isAt(row, row.what, how) && row.pe === how.chosen.pe });
 }
 
 /** Bytes from each PE to each, as a picture if they are not too many, and as a table. */
-function traffic(into, { summary, n_pes }, follow) {
+function traffic(into, { summary, n_pes }, how) {
   if (n_pes <= PICTURED) picture(into.append("div"), summary.sent, n_pes);
   const pairs = summary.sent.flatMap((row, from) => row.map((bytes, to) => ({ from, to, bytes })).filter(({ bytes }) => bytes));
   table(into, [
     { name: "bytes", of: (pair) => pair.bytes, as: size },
     { name: "from PE", of: (pair) => pair.from },
     { name: "to PE", of: (pair) => pair.to },
-  ], pairs.sort((a, b) => b.bytes - a.bytes), follow);
+  ], pairs.sort((a, b) => b.bytes - a.bytes), how);
 }
 
 function picture(into, sent, n_pes) {
@@ -123,7 +134,7 @@ function picture(into, sent, n_pes) {
   });
 }
 
-function path(into, { summary }, follow) {
+function path(into, { summary }, how) {
   into.append("p").text(
     "From the end of the job back to its beginning: on each PE to the last time that it waited for another, and on from that one. " +
     "Only what is on it makes the job shorter if it becomes faster.");
@@ -135,10 +146,10 @@ function path(into, { summary }, follow) {
     { name: "in", of: (step) => step.then?.what ?? "the end of the job" },
     { name: "line", of: (step) => step.then?.line ?? "", mono: true, go: (step) => step.then?.line && { find: step.then.line } },
     { name: "that waited", of: (step) => step.then?.waited_ns ?? 0, as: time },
-  ], summary.critical_path, follow);
+  ], summary.critical_path, how);
 }
 
-function ranges(into, { summary }, follow) {
+function ranges(into, { summary }, how) {
   into.append("p").text("What the program names by trace_range and trace_range_start, and what the PE did in that time.");
   const share = (name) => ({ name, of: (row) => row[name] / Math.max(row.ns, 1), as: percent });
   table(into, [
@@ -147,19 +158,19 @@ function ranges(into, { summary }, follow) {
     ...STATES.slice(0, -1).map(share),
     { name: "PE", of: (row) => row.pe },
     { name: "range", of: (row) => row.name, go: (row) => ({ find: row.name }) },
-  ], summary.ranges, follow);
+  ], summary.ranges, how);
 }
 
-function kernels(into, { summary }, follow) {
+function kernels(into, { summary }, how) {
   table(into, [
     { name: "time", of: (row) => row.ns, as: time },
     { name: "times", of: (row) => row.times, as: count },
     { name: "PE", of: (row) => row.pe },
     { name: "kernel", of: (row) => row.name, mono: true, go: (row) => ({ find: row.name }) },
-  ], summary.kernels, follow);
+  ], summary.kernels, { ...how, marked: (row) => row.name === how.chosen?.label && row.pe === how.chosen.pe });
 }
 
-function lines(into, { summary }, follow) {
+function lines(into, { summary }, how) {
   into.append("p").text("Operations and the host's calls by source line, of all PEs.");
   table(into, [
     { name: "time", of: (row) => row.ns, as: time },
@@ -167,20 +178,33 @@ function lines(into, { summary }, follow) {
     { name: "bytes", of: (row) => row.bytes, as: (bytes) => (bytes ? size(bytes) : "") },
     { name: "what", of: (row) => row.what, go: (row) => ({ find: row.what }) },
     { name: "line", of: (row) => row.line, mono: true, go: (row) => row.line && { find: row.line } },
-  ], summary.lines, follow);
+  ], summary.lines, { ...how, marked: (row) => isAt(row, row.what, how) });
 }
 
 const PANELS = {
   PEs: pes, "Who waited for whom": waits, Traffic: traffic, "Critical path": path, Ranges: ranges, Kernels: kernels, Lines: lines,
 };
 
-/** Fill the tabs and panels; `follow` is told where the reader wants to go. */
+/** Fill the tabs and panels; `follow` is told where the reader wants to go. Returns `update`. */
 export function tables(data, follow) {
   const tabs = select("#tabs"), panels = select("#panels"), names = Object.keys(PANELS).filter((name) => name !== "Ranges" || data.summary.ranges.length);
-  const show = (chosen) => {
-    tabs.selectAll("button").attr("aria-selected", (_, k) => String(names[k] === chosen)).attr("tabindex", (_, k) => (names[k] === chosen ? 0 : -1));
-    panels.selectAll("section").attr("hidden", (_, k) => (names[k] === chosen ? null : ""));
+  const orders = Object.fromEntries(names.map((name) => [name, { by: null, down: true }]));
+  let summary = { ...data.summary, whole: true }, chosen = null, current = names[0], filled = new Set();
+  const show = (name) => {
+    current = name;
+    tabs.selectAll("button").attr("aria-selected", (_, k) => String(names[k] === name)).attr("tabindex", (_, k) => (names[k] === name ? 0 : -1));
+    panels.selectAll("section").attr("hidden", (_, k) => (names[k] === name ? null : ""));
+    fill(name);
   };
+  function fill(name) {
+    if (filled.has(name)) return;
+    filled.add(name);
+    const panel = select(`#panel${names.indexOf(name)}`);
+    panel.selectAll("*").remove();
+    panel.append("h2").text(name);
+    if (!summary.whole) panel.append("p").attr("class", "span").text(`In view: ${time(summary.to - summary.from)} of ${time(data.ns_all)}.`);
+    PANELS[name](panel, { ...data, summary }, { follow, order: orders[name], chosen });
+  }
   names.forEach((name, k) => {
     tabs.append("button").attr("role", "tab").attr("id", `tab${k}`).attr("aria-controls", `panel${k}`).text(name)
       .on("click", () => show(name))
@@ -191,9 +215,13 @@ export function tables(data, follow) {
         show(names[to]);
         document.getElementById(`tab${to}`).focus();
       });
-    const panel = panels.append("section").attr("class", "panel").attr("role", "tabpanel").attr("id", `panel${k}`).attr("aria-labelledby", `tab${k}`);
-    panel.append("h2").text(name);
-    PANELS[name](panel, data, follow);
+    panels.append("section").attr("class", "panel").attr("role", "tabpanel").attr("id", `panel${k}`).attr("aria-labelledby", `tab${k}`);
   });
-  show(names[0]);
+  show(current);
+  addEventListener("beforeprint", () => names.forEach(fill));
+  /** Show what is in view, and where the selected event is in it. */
+  return function update(inView, event) {
+    [summary, chosen, filled] = [inView, event, new Set()];
+    fill(current);
+  };
 }

@@ -6,7 +6,7 @@ import { first, lower } from "./data.js";
 import { moment, size } from "./format.js";
 
 const LEFT = 150, AXIS = 22, CHART = 34, STRIP = 20, LANE = 14, GAP = 3;
-const ARROWS = 300, LOOKED_AT = 200_000; // arrows drawn at once; waits looked at for them
+const APART = 16, LOOKED_AT = 200_000; // pixels between arrows to a row; waits looked at for them
 const SHORTEST = 20; // nanoseconds that can be shown across the whole width
 export const STATES = ["computing", "moving", "waiting", "compiling", "idle"]; // as in analysis.py
 const BY_CATEGORY = {
@@ -24,7 +24,7 @@ export class Timeline {
     this.open = new Set(data.n_pes <= 2 ? [...Array(data.n_pes).keys()] : []);
     this.showArrows = true;
     this.showPath = false;
-    this.selected = -1;
+    this.selected = this.pointed = -1; // events
     this.hits = null; // events that are searched for, in order
     this.from = 0;
     this.to = Math.max(data.ns_all, SHORTEST);
@@ -115,10 +115,9 @@ export class Timeline {
   }
 
   show(from, to) {
-    const all = Math.max(this.data.ns_all, SHORTEST), margin = 0.02 * all;
-    const span = Math.min(Math.max(to - from, SHORTEST), all + 2 * margin);
+    const all = Math.max(this.data.ns_all, SHORTEST), span = Math.min(Math.max(to - from, SHORTEST), all);
     const middle = (from + to) / 2;
-    this.from = Math.min(Math.max(middle - span / 2, -margin), all + margin - span);
+    this.from = Math.min(Math.max(middle - span / 2, 0), all - span);
     this.to = this.from + span;
     this.draw();
     this.changed();
@@ -169,6 +168,13 @@ export class Timeline {
     }
     this.draw();
     this.changed();
+  }
+
+  /** The pointer is at an event; -1: at none. */
+  point(k) {
+    if (k === this.pointed) return;
+    this.pointed = k;
+    this.draw();
   }
 
   /** The neighbour of the selected event in its lane; of what is searched for, if anything is. */
@@ -273,11 +279,12 @@ export class Timeline {
     }
     if (this.showPath) this.path();
     if (this.showArrows) this.arrows(top, height);
+    if (this.pointed >= 0) this.arrowsOf(this.pointed);
     if (this.selected >= 0) this.mark(this.selected);
     pen.restore();
     this.axis(width);
     this.chart(AXIS, "moved", "moving", (value) => `${size(value)}/s`, (from, to) => this.moved(from, to));
-    this.chart(AXIS + CHART, "heap", "range", size, (from) => this.heap(from));
+    this.chart(AXIS + CHART, "heap", "heap", size, (from) => this.heap(from));
   }
 
   name(row) {
@@ -335,7 +342,8 @@ export class Timeline {
       if (k === 0 || k === at.length) return moved[k === 0 ? 0 : k - 1] ?? 0;
       return moved[k - 1] + ((moved[k] - moved[k - 1]) * (ns - at[k - 1])) / (at[k] - at[k - 1]);
     };
-    return ((until(to) - until(from)) / (to - from)) * 1e9;
+    const bytes = until(to) - until(from), all = moved[moved.length - 1] ?? 0;
+    return bytes > 1e-12 * all ? (bytes / (to - from)) * 1e9 : 0; // else it is what rounding leaves
   }
 
   /** Bytes that are allocated at a moment. */
@@ -398,19 +406,30 @@ export class Timeline {
     pen.restore();
   }
 
-  /** From what released a wait to where the wait was over: the longest of those in view. */
+  /** From what released a wait to where the wait was over: of those in view the longest, not close to each other. */
   arrows(top, height) {
     const { data } = this, most = Math.min(data.wait_event.length, LOOKED_AT);
-    const chosen = this.selected;
-    let drawn = 0;
-    for (let k = 0; k < most && drawn < ARROWS; k++) {
+    const drawn = new Set();
+    for (let k = 0; k < most; k++) {
       const event = data.wait_event[k], by = data.wait_by[k];
-      if (by < 0 || event === chosen || by === chosen) continue;
+      if (by < 0 || [event, by].some((each) => each === this.selected || each === this.pointed)) continue;
       if (data.wait_over[k] < this.from || data.began[by] > this.to) continue;
-      const [y0, y1] = [this.yOf(by), this.yOf(event)];
+      const [y0, y1] = [this.yOf(by), this.yOf(event)], x1 = this.xOf(data.wait_over[k]);
       if (Math.max(y0, y1) < top || Math.min(y0, y1) > top + height || y0 === y1) continue;
-      this.arrow(this.xOf(data.began[by]), y0, this.xOf(data.wait_over[k]), y1, 0.55);
-      drawn += 1;
+      const place = `${Math.floor(x1 / APART)} ${y1}`;
+      if (drawn.has(place)) continue;
+      drawn.add(place);
+      this.arrow(this.xOf(data.began[by]), y0, x1, y1, 0.35);
+    }
+  }
+
+  /** All arrows from and to an event. */
+  arrowsOf(k) {
+    const { data } = this;
+    for (let w = 0; w < data.wait_event.length; w++) {
+      const [event, by] = [data.wait_event[w], data.wait_by[w]];
+      if (by < 0 || (event !== k && by !== k)) continue;
+      this.arrow(this.xOf(data.began[by]), this.yOf(by), this.xOf(data.wait_over[w]), this.yOf(event), 1);
     }
   }
 
@@ -438,11 +457,7 @@ export class Timeline {
     pen.strokeStyle = this.colour("text");
     pen.lineWidth = 2;
     pen.strokeRect(x - 1, y - LANE / 2 - 1, Math.max(right - x, 1) + 2, LANE + 1);
-    for (let w = 0; w < data.wait_event.length; w++) {
-      const [event, by] = [data.wait_event[w], data.wait_by[w]];
-      if (by < 0 || (event !== k && by !== k)) continue;
-      this.arrow(this.xOf(data.began[by]), this.yOf(by), this.xOf(data.wait_over[w]), this.yOf(event), 1);
-    }
+    this.arrowsOf(k);
   }
 
   path() {
