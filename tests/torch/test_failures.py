@@ -43,10 +43,16 @@ def test_different_lengths_and_dtypes(run_pes, tmp_path):
 
 
 def test_a_rank_that_does_not_come_in_time(run_pes, tmp_path):
+    """When it comes, it does not believe that the others have made the call, either."""
+
     def body():
         with world(tmp_path, timeout=0.5) as me:
             if me == 1:
                 time.sleep(3)
+                with pytest.raises(
+                    dist.DistBackendError, match=r"late: PE [02] has given up"
+                ):
+                    dist.barrier()
                 return ""
             with pytest.raises(dist.DistBackendError) as error:
                 dist.barrier()

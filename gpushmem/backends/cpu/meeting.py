@@ -41,6 +41,7 @@ __all__ = [
     "ALIKE",
     "BYTES",
     "DTYPE",
+    "GIVEN_UP",
     "KINDS",
     "Meeting",
     "dtype_number",
@@ -65,8 +66,9 @@ KINDS = (
         f"{what}({op})"
         for what in ("all_reduce", "reduce_to", "reduce_scatter") for op in REDUCTIONS
     ),
+    "given up",  # instead of the call that a member has made, when it waits no longer
 )  # fmt: skip
-HOST = KINDS.index("host")
+HOST, GIVEN_UP = KINDS.index("host"), KINDS.index("given up")
 DTYPE, BYTES = 1 << 8, 1 << 24  # factors of the dtype and of the number of bytes in a kind
 ROOTED = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce_to": "to"}
 ALIKE = "Every PE must make the same collective calls in the same order"
@@ -237,6 +239,10 @@ class Meeting:
         for team in np.flatnonzero((teams["n_pes"] > 0) & (teams["unchecked"] != 0)).tolist():
             self._wait(what, team, int(teams["round"][team]))
             self._compare_unchecked(team)
+
+    def give_up(self, team: int, number: int) -> None:
+        """Tell members that come to a round of calls later that this PE waits no longer."""
+        self._post_all(address_of(self._world.teams[team : team + 1]), number, GIVEN_UP)
 
     # --- one round
 

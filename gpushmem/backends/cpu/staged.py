@@ -31,7 +31,7 @@ from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.rounds import as_line, as_team, away, line, post, say
 from gpushmem.backends.cpu.world import HALF_BYTES, World
 from gpushmem.backends.reductions import COMBINE
-from gpushmem.errors import CollectiveMismatch
+from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import (
@@ -72,7 +72,7 @@ CALL = np.dtype(
     align=True,
 )
 FIELDS = CALL.names or ()
-DIFFERS, WORD = offset(CALL, "differs"), struct.Struct("q")
+DIFFERS, NUMBER, WORD = offset(CALL, "differs"), offset(CALL, "number"), struct.Struct("q")
 
 as_call = view(CALL)
 passed = internal(meeting.passed)
@@ -282,10 +282,16 @@ class Staged:
 
     def _complete(self, what: str, seconds: float) -> None:
         if not self._go_on(0):
-            self._meeting.wait(what, self._go_on, self._missing, self.team, seconds)
+            try:
+                self._meeting.wait(what, self._go_on, self._missing, self.team, seconds)
+            except WaitTimeout:
+                (number,) = WORD.unpack_from(self._memory, NUMBER)
+                if number:  # this PE has come to a round, which others are not to complete
+                    self._meeting.give_up(self.team, number)
+                raise
         differs: int = WORD.unpack_from(self._memory, DIFFERS)[0]
         if differs:
-            self._raise(differs - 1)
+            self._raise(what, differs - 1)
 
     def _kind(self, what: str, op: str, dtype: np.dtype[Any]) -> int:
         found = self._kinds.get((what, op, dtype))
@@ -298,11 +304,15 @@ class Staged:
     def _missing(self) -> list[int]:
         return self._meeting.missing(self.team, int(self._world.teams["round"][self.team]))
 
-    def _raise(self, rank: int) -> None:
+    def _raise(self, what: str, rank: int) -> None:
         number = int(self._world.teams["round"][self.team])
         theirs = self._meeting.lines(self.team, number)["said"][rank].tolist()
         ours = self._world.teams["said"][self.team].tolist()
         pe = self._meeting.pes(self.team)[rank]
+        if theirs[0] == meeting.GIVEN_UP:
+            raise WaitTimeout(
+                f"{what}: this PE is late: PE {pe} has given the call up, at its limit"
+            )
         calls = (theirs[0], ours[0], self.team, theirs[1], ours[1])
         raise CollectiveMismatch(meeting.mismatch(pe, *calls))
 

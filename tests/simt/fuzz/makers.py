@@ -156,7 +156,7 @@ def view(w, scope):
             return None
         size, text, made = w.one([
             (size - 1, f"{name}[1:]", layout),
-            (size - 1, f"{name}[{w.index(scope, 2)}:]", layout),
+            (size - 1, f"{name}[{w.index(scope, 2)}:]", "A"),  # or one more: not to be reshaped
             (size, f"{name}[::-1]", "A"),
             ((size + 1) // 2, f"{name}[::2]", "A"),
             (size, f"same({name})", layout),
