@@ -49,9 +49,7 @@ def test_a_rank_that_does_not_come_in_time(run_pes, tmp_path):
         with world(tmp_path, timeout=0.5) as me:
             if me == 1:
                 time.sleep(3)
-                with pytest.raises(
-                    dist.DistBackendError, match=r"late: PE [02] has given up"
-                ):
+                with pytest.raises(dist.DistBackendError, match=r"late: PE [02] has given up"):
                     dist.barrier()
                 return ""
             with pytest.raises(dist.DistBackendError) as error:

@@ -1,10 +1,14 @@
-"""LLVM contexts that end after their modules.
+"""LLVM contexts that end after their modules, and modules that end once.
 
 LLVM ends a context's modules with it, and llvmlite ends each module, too, when its object goes. By
 reference counts a module's object goes first, as it refers to the context's. In a cycle, such as
 the traceback of a failed compilation, Python's collector takes them in any order: the process then
 died of a segmentation fault. So a context that is not in use any more is put aside, and ended when
 another is made while no collection is in progress: what the last one found has gone by then.
+
+LLVM ends a module that is linked into another. llvmlite lets go of it when LLVM has returned: where
+the handler of a signal raises in between, as one of an alarm may, it is ended again, and the
+process dies, too. Here llvmlite lets go before.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 import llvmlite.binding as llvm
-from llvmlite.binding import ffi
+from llvmlite.binding import ffi, module
 
 __all__ = ["new_context"]
 
@@ -44,3 +48,14 @@ def new_context() -> Any:
             for _ in range(known):
                 ffi.lib.LLVMPY_ContextDispose(_put_aside.popleft())
     return _Context(ffi.lib.LLVMPY_ContextCreate())
+
+
+def _link(into: Any, part: Any) -> None:
+    pointer = part._ptr
+    part.detach()
+    with ffi.OutputString() as error:
+        if ffi.lib.LLVMPY_LinkModules(into, pointer, error):
+            raise RuntimeError(str(error))
+
+
+module.link_modules = _link
