@@ -12,9 +12,9 @@ No thread draws: a PE with one could never be told to be in a deadlock, and proc
 while it is shown. So it is drawn when something is done, and the cursor is never hidden: also a
 process that is killed leaves a terminal that can be used.
 
-What is being compiled is told by a thread: LLVM does in one call what may take minutes. It is there
-only while the thread that it tells of computes, so it hides no deadlock; and it writes past
-Python's buffers, of which a process that is forked meanwhile would inherit the locks.
+For compilations there is a thread, since one call of LLVM may take minutes. It lives only while the
+thread that compiles computes, so it hides no deadlock; and it writes past Python's buffers, since a
+process that is forked meanwhile would inherit their locks.
 """
 
 from __future__ import annotations
@@ -213,15 +213,11 @@ def _tell(what: str, ended: threading.Event) -> None:
             if not ended.wait(SAID):
                 os.write(fd, f"gpushmem: compiling {what}: {SAID:.0f} s so far\n".encode())
             return
-        shown = ended.wait(SHOWN)
-        while not shown:
-            seconds = time.monotonic() - began
-            line = f"gpushmem: compiling {what}, {seconds:.0f} s"[: _columns(fd) - 1]
+        columns = os.get_terminal_size(fd).columns or 80
+        over = ended.wait(SHOWN)
+        while not over:
+            line = f"gpushmem: compiling {what}, {time.monotonic() - began:.0f} s"[: columns - 1]
             os.write(fd, f"{WIPE}{line}".encode())
-            shown = ended.wait(EVERY)
-            if shown:
+            over = ended.wait(EVERY)
+            if over:
                 os.write(fd, WIPE.encode())
-
-
-def _columns(fd: int) -> int:
-    return os.get_terminal_size(fd).columns or 80

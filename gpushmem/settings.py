@@ -172,8 +172,8 @@ SETTINGS = {
         ),
         Setting(
             "GPUSHMEM_PROGRESS", "1", _switch,
-            "0: show on standard error neither how far something is nor what has been compiling "
-            "for more than a second, or 5 where it is no terminal",
+            "0: no progress bars, and no lines about compilations that take more than a second "
+            "(5 where standard error is no terminal)",
         ),
         Setting(
             "GPUSHMEM_VERBOSE", "0", _switch,

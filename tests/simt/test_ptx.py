@@ -179,12 +179,15 @@ def signed(values):
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("fastmath", [False, True, {"contract"}])
 def test_a_product_is_rounded_before_it_is_added_unless_with_fastmath(fastmath):
-    out, a, b = np.zeros(64, f32), np.full(64, E32, f32), np.full(64, -1 - 2.0**-11, f32)
-    launch(add_to_square, 1, 64, out, a, b, fastmath=fastmath)
+    out, rn = np.ones(64, f32), np.ones(64, f32)
+    a, b = np.full(64, E32, f32), np.full(64, -1 - 2.0**-11, f32)
+    launch(add_to_square, 1, 64, out, rn, a, b, fastmath=fastmath)
     assert (out == (2.0**-24 if fastmath else 0)).all()
+    assert (rn == 0).all(), "that is what the intrinsics with _rn are for"
 
 
-def add_to_square(out, a, b):
+def add_to_square(out, rn, a, b):
     i = cuda.grid(1)
     if i < out.size:
         out[i] = a[i] * a[i] + b[i]
+        rn[i] = libdevice.fadd_rn(libdevice.fmul_rn(a[i], a[i]), b[i])

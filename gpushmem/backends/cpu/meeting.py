@@ -52,7 +52,8 @@ __all__ = [
 
 SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two looks at signals
 ASLEEP = SPINS + YIELDS
-LATE_NS, CROWDED_NS = 500_000, 50_000_000  # who yields and is back so late shares the core; so long
+LATE_NS = 500_000  # a yield that takes longer has given the core to a program that computes
+CROWDED_NS = 50_000_000  # for how long nothing yields after that
 TEXT_BYTES = 128
 
 # The calls of a team. A kind is an index of this tuple, 8 bits, a dtype, 16 bits, and a number of
@@ -66,7 +67,7 @@ KINDS = (
         f"{what}({op})"
         for what in ("all_reduce", "reduce_to", "reduce_scatter") for op in REDUCTIONS
     ),
-    "given up",  # instead of the call that a member has made, when it waits no longer
+    "given up",  # replaces the call of a member that no longer waits
 )  # fmt: skip
 HOST, GIVEN_UP = KINDS.index("host"), KINDS.index("given up")
 DTYPE, BYTES = 1 << 8, 1 << 24  # factors of the dtype and of the number of bytes in a kind
@@ -131,11 +132,11 @@ def post_all(team: int, number: int, kind: int) -> None:
 
 @internal
 def rest(turn: int, crowded: int) -> int:
-    """Let others run, after so many turns of a wait; returns how many these are to count as.
+    """Let others run, after so many turns of a wait; returns the number of the next turn.
 
-    Who yields to a program that computes is back when that has had its time, milliseconds later.
-    Who sleeps is preferred to it by the system on waking: so nobody yields for a while after that,
-    until the time in the word at `crowded`.
+    A yield to a program that computes returns when that program has used up its time slice,
+    milliseconds later. The system prefers a thread that wakes up, so after a long yield this sleeps
+    instead, until the time in the word at `crowded`.
     """
     if turn >= ASLEEP:
         usleep(types.uintc(SLEEP_US))
@@ -241,7 +242,7 @@ class Meeting:
             self._compare_unchecked(team)
 
     def give_up(self, team: int, number: int) -> None:
-        """Tell members that come to a round of calls later that this PE waits no longer."""
+        """Tell members that reach this round later that this PE no longer waits for them."""
         self._post_all(address_of(self._world.teams[team : team + 1]), number, GIVEN_UP)
 
     # --- one round

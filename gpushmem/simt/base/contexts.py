@@ -6,9 +6,9 @@ the traceback of a failed compilation, Python's collector takes them in any orde
 died of a segmentation fault. So a context that is not in use any more is put aside, and ended when
 another is made while no collection is in progress: what the last one found has gone by then.
 
-LLVM ends a module that is linked into another. llvmlite lets go of it when LLVM has returned: where
-the handler of a signal raises in between, as one of an alarm may, it is ended again, and the
-process dies, too. Here llvmlite lets go before.
+LLVM ends a module that is linked into another. llvmlite lets go of the module when LLVM has
+returned: if the handler of a signal, an alarm's say, raises in between, llvmlite ends the module
+again, and the process dies, too. Here llvmlite lets go of it before.
 """
 
 from __future__ import annotations

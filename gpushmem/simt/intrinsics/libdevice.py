@@ -300,7 +300,7 @@ def _arithmetic(op: str, mode: str, builder: Any, *args: ir.Value) -> ir.Value:
             return _intrinsic("fma", builder, *args)
         if op == "rcp":
             return builder.fdiv(ir.Constant(typ, 1.0), *args)
-        return getattr(builder, f"f{op}")(*args)
+        return getattr(ir.IRBuilder, f"f{op}")(builder, *args)  # never contracted
     if op == "rcp":
         op, args = "div", (ir.Constant(typ, 1.0), *args)
     if op == "fma":  # vfmadd213: $0 = $2 * $0 + $1 in AT&T's order
