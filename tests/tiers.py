@@ -42,6 +42,7 @@ SLOW = {
         "test_many_more_pes_than_cores_and_descriptors_in_several_messages": "",
     },
     "check/test_command.py": {
+        "test_a_disk_that_is_full_ends_the_log_and_not_the_job": "",
         "test_too_few_passes_over_the_logs_are_told": "",
     },
     "check/test_corpus.py": {

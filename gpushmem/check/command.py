@@ -19,7 +19,6 @@ from gpushmem import settings
 from gpushmem.check import bounds, log, missed, order, races, report, sarif, unwritten
 from gpushmem.check.history import History
 from gpushmem.check.known import Known
-from gpushmem.job.pes import compact
 
 __all__ = ["EXIT_CODE", "Findings", "Known", "problems", "recorded", "run_often"]
 
@@ -134,11 +133,13 @@ class Findings:
 
 
 def _unchecked(history: History, traces: list[log.Trace]) -> list[str]:
-    full, said = [trace.pe for trace in traces if trace.lost], []
-    if full:
+    said = []
+    for trace in [each for each in traces if each.lost]:
+        n = len(trace.records)
+        disk = "" if n == log.MOST else "the disk had no room for more: set TMPDIR to another, or "
         said.append(
-            f"not all was checked: the log of {compact(full)} was full after {log.MOST} records; "
-            "check a smaller problem, or fewer steps"
+            f"not all was checked: the log of PE {trace.pe} was full after {n} records; "
+            f"{disk}check a smaller problem, or fewer steps"
         )
     if history.passes:
         said.append(

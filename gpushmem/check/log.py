@@ -36,11 +36,13 @@ __all__ = [
     "EFFECT",
     "END",
     "EXPOSED",
+    "HEADER",
     "HOST",
     "LEFT",
     "LOG",
     "MET",
     "OP",
+    "PIECE",
     "RECORD",
     "REFUSED",
     "SUBMIT",
@@ -65,9 +67,11 @@ RECORD = np.dtype(
         ("words", "i8", 6),  # as the kind says
     ]
 )
-# `n`, the number of records, comes first.
-LOG = np.dtype([("n", "i8"), ("most", "i8"), ("records", "i8"), ("stamp", "i8")])
+# `n`, the number of records, comes first. The disk has room for `reserved` of them; `most` is
+# lowered to that where it has no more: a store to a page without room would kill the PE.
+LOG = np.dtype([(name, "i8") for name in ("n", "most", "records", "stamp", "reserved", "fd")])
 MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
+PIECE = 1 << 15  # records for which room is reserved at a time: 3 MB
 # Shared memory has addresses of its own: the number of the block and the offset, from SHARED on.
 SHARED, BLOCK_BITS = 1 << 62, 24
 PHASE = 32  # bits of a clock below the meetings of the block
@@ -122,9 +126,10 @@ class Log:
     def __init__(self, folder: Path, pe: int, stamp: int) -> None:
         size = HEADER + MOST * RECORD.itemsize
         try:
-            with open(folder / f"pe{pe}.log", "w+b") as file:
-                os.ftruncate(file.fileno(), size)
-                memory = mmap.mmap(file.fileno(), size)
+            self._file = open(folder / f"pe{pe}.log", "w+b")  # noqa: SIM115
+            os.posix_fallocate(self._file.fileno(), 0, HEADER)
+            os.ftruncate(self._file.fileno(), size)
+            memory = mmap.mmap(self._file.fileno(), size)
         except OSError as error:
             raise ArgumentError(
                 f"GPUSHMEM_CHECK={folder}: cannot write there ({error.strerror}); it is set by "
@@ -135,6 +140,7 @@ class Log:
         self._records = whole[HEADER:].view(RECORD)
         self.address = self._log.ctypes.data
         self._log["most"], self._log["stamp"] = MOST, stamp
+        self._log["fd"] = self._file.fileno()
         self._log["records"] = self._records.ctypes.data
         self._lines: dict[str, int] = {}
         self._texts: dict[int, str] = {}
@@ -152,11 +158,11 @@ class Log:
         self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = (), clock: int = 0
     ) -> int:
         """Append a record of the host; returns its stamp. Of words the lower 64 bits are kept."""
-        index = _add(self.address, 1)
+        index = self._room(1)
         stamp = _add(int(self._log["stamp"][0]), 1)
         words = tuple((word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6])
         thread = 0 if launch else self._threads.setdefault(get_ident(), len(self._threads))
-        if index < MOST:
+        if index < self._log["most"][0]:
             self._records[index] = (stamp, kind, launch, thread, clock, site, words)
         return stamp
 
@@ -197,13 +203,19 @@ class Log:
         words[:, 3] = rows.astype("i8") << ROWS | runs["nbytes"] << 2 | turn << 1 | runs["step"]
         words[:, 4] = pitch << HOW | runs["how"]
         records = records[rows > 0]
-        start = _add(self.address, len(records))
-        room = self._records[start : start + len(records)]
+        start = self._room(len(records))
+        room = self._records[start : min(start + len(records), int(self._log["most"][0]))]
         room[:] = records[: len(room)]
+
+    def _room(self, many: int) -> int:
+        """Take places for so many records; returns the first. Some may be beyond `most`."""
+        first = _add(self.address, many)
+        _reserve(self.address, first + many)
+        return first
 
     def _note_sites(self) -> None:
         """Write down the texts of sites that are new: they go with this process."""
-        end = min(int(self._log["n"][0]), MOST)
+        end = min(int(self._log["n"][0]), int(self._log["most"][0]))
         new = self._records[self._read : end]
         others = new["words"][new["kind"] == APART, 0]
         for site in np.unique(np.concatenate([new["site"], others])).tolist():
@@ -222,6 +234,13 @@ class Log:
             if path and Path(path).name in named and is_users(name):
                 files[Path(path).name] = path
         self.describe(files=files)
+
+
+def _reserve(address: int, end: int) -> None:
+    """See `recording.reserve`."""
+    from gpushmem.check.recording import reserver  # noqa: PLC0415  (compiled code)
+
+    reserver()(address, end)
 
 
 def _add(address: int, value: int) -> int:
@@ -244,7 +263,7 @@ def read(folder: Path) -> Iterator[Trace]:
     """The logs in a folder."""
     for path in sorted(folder.glob("pe*.log"), key=lambda path: int(path.stem[2:])):
         log = np.fromfile(path, LOG, 1)[0]
-        n = min(int(log["n"]), MOST)
+        n = min(int(log["n"]), int(log["most"]))
         records = np.memmap(path, RECORD, "r", HEADER, (n,)) if n else np.zeros(0, RECORD)
         side = path.with_suffix(".json").read_text(encoding="utf-8").splitlines()
         facts = [json.loads(line) for line in side if line.endswith("}")]

@@ -30,10 +30,12 @@ from gpushmem.check.log import (
     CONTENTS,
     DONE,
     EFFECT,
+    HEADER,
     LEFT,
     LOG,
     MET,
     OP,
+    PIECE,
     RECORD,
     THREADFENCE,
     UPDATE,
@@ -51,6 +53,7 @@ from gpushmem.simt.base.native import (
     copy_bytes,
     i64,
     load_acquire,
+    posix_fallocate,
 )
 from gpushmem.simt.compiler.kept import kept
 from gpushmem.simt.compiler.observer import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
@@ -191,6 +194,31 @@ def on_stack(address):
 # --- the log
 
 
+def reserve(log, end):
+    """Have room on the disk for the records before `end`, or for no more than there is now.
+
+    Threads that come at once ask for the same room, or for more.
+    """
+    here = as_log(log)
+    reserved, wanted = here.reserved, min(-(-end // PIECE) * PIECE, here.most)
+    if wanted > reserved:
+        start, nbytes = HEADER + reserved * RECORD_BYTES, (wanted - reserved) * RECORD_BYTES
+        if posix_fallocate(here.fd, start, nbytes) != 0:
+            here.most = reserved
+        else:
+            here.reserved = max(wanted, here.reserved)
+
+
+@cache
+def reserver() -> Any:
+    """`reserve` for Python."""
+    made = c_function(types.void(types.intp, types.intp), reserve)
+    return made.callable(None, ctypes.c_int64, ctypes.c_int64)
+
+
+reserve_room = device(reserve)
+
+
 @device
 def append(kind, site):
     """The address of a new record, 0 if there is no room; all but its words is set."""
@@ -199,6 +227,8 @@ def append(kind, site):
         return 0
     here = as_log(log)
     index = atomic_add_word(log, 1)
+    if index >= here.reserved:
+        reserve_room(log, index + 1)
     if index >= here.most:
         return 0
     address = here.records + index * RECORD_BYTES

@@ -1,4 +1,4 @@
-"""The folders of the logs."""
+"""The folders of the logs, and what room they have."""
 
 import os
 import re
@@ -12,6 +12,8 @@ import pytest
 
 from gpushmem.check import order
 from gpushmem.check.command import Findings, Known, recorded
+from gpushmem.check.log import PIECE
+from tests.conftest import PLAIN, ROOT
 
 KILLED = """
 import os, signal
@@ -102,3 +104,36 @@ def test_too_few_passes_over_the_logs_are_told(monkeypatch):
             found.add(folder)
             said = "not all was checked: 2 passes over the logs were too few to learn what waits"
             assert [line[: len(said)] for line in found.unchecked] == [said] * few
+
+
+MANY = """
+import gpushmem as shmem
+
+@shmem.jit
+def write(x):
+    for i in range(17_000):  # two records each, at least
+        shmem.p(x[i % x.size :], i, shmem.my_pe())
+
+with shmem.session():
+    x = shmem.zeros(1000, "int64")
+    write[1, 1](x)
+    shmem.synchronize()
+    print(x[-1])
+"""
+
+
+def test_a_disk_that_is_full_ends_the_log_and_not_the_job(tmp_path):
+    """In a name space of its own, with a disk that has room for one piece of the log."""
+    if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this system gives no name spaces to users")
+    disk, program = tmp_path / "disk", tmp_path / "many.py"
+    disk.mkdir()
+    program.write_text(MANY)
+    command = f"mount -t tmpfs -o size=5m tmpfs {disk} && exec {sys.executable} -m gpushmem"
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"{command} run -n 1 --backend cpu --check {program}"],
+        env={**PLAIN, "PYTHONPATH": str(ROOT), "TMPDIR": str(disk)}, capture_output=True, text=True,
+        timeout=150, check=True,
+    )  # fmt: skip
+    assert done.stdout == "16999\n"
+    assert f"the log of PE 0 was full after {PIECE} records; the disk had no room" in done.stderr

@@ -73,6 +73,20 @@ malloc, libc_free = _of_word("malloc", word), _of_word("free", types.void)
 
 
 @intrinsic
+def posix_fallocate(typingctx: Any, fd: Any, start: Any, nbytes: Any) -> Any:
+    """Have the disk keep room for a part of a file; returns 0, or an error's number."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(i32, [i32, i64, i64]), "posix_fallocate"
+        )
+        return builder.call(function, [builder.trunc(args[0], i32), *args[1:]])
+
+    return int_(word, word, word), codegen
+
+
+@intrinsic
 def sched_yield(typingctx: Any) -> Any:
     """Offer the core to other threads of the system."""
 
