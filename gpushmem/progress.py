@@ -175,7 +175,8 @@ WIPE = "\r\x1b[K"
 OPTIONS = {
     "check": "--check", "weak": "--memory weak", "trace": "--trace", "stats": "--stats",
 }  # fmt: skip
-_now: list[str] = []  # what is being compiled
+_now: dict[int, str] = {}  # thread -> what it compiles
+os.register_at_fork(after_in_child=_now.clear)
 
 
 @contextmanager
@@ -184,11 +185,12 @@ def compiling(what: str, observers: str = "") -> Iterator[None]:
 
     `observers` are the names of those whose code goes into it, as options of `gpushmem run`.
     """
-    if _now or not settings.get("GPUSHMEM_PROGRESS"):  # what it is compiled for has been said
+    me = threading.get_ident()
+    if me in _now or not settings.get("GPUSHMEM_PROGRESS"):  # what it is compiled for is told
         yield
         return
     options = " ".join(option for name, option in OPTIONS.items() if name in observers)
-    _now.append(what)
+    _now[me] = what
     ended = threading.Event()
     teller = threading.Thread(
         target=_tell, args=(f"{what} once more, for {options}" if options else what, ended),
@@ -199,7 +201,7 @@ def compiling(what: str, observers: str = "") -> Iterator[None]:
             teller.start()
         yield
     finally:
-        _now.clear()
+        _now.pop(me, None)
         ended.set()
         if teller.ident is not None:
             teller.join()

@@ -15,6 +15,7 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -131,6 +132,8 @@ class Log:
             os.ftruncate(self._file.fileno(), size)
             memory = mmap.mmap(self._file.fileno(), size)
         except OSError as error:
+            with suppress(OSError):
+                (folder / f"pe{pe}.log").unlink()
             raise ArgumentError(
                 f"GPUSHMEM_CHECK={folder}: cannot write there ({error.strerror}); it is set by "
                 "`gpushmem run --check`, for its PEs"
@@ -150,9 +153,12 @@ class Log:
         self._side = open(folder / f"pe{pe}.json", "w", encoding="utf-8")  # noqa: SIM115
 
     def describe(self, **facts: Any) -> None:
-        """Keep what a number, or this PE, means."""
-        self._side.write(json.dumps(facts) + "\n")
-        self._side.flush()
+        """Keep what a number, or this PE, means; on a full disk the log ends here."""
+        try:
+            self._side.write(json.dumps(facts) + "\n")
+            self._side.flush()
+        except OSError:
+            self._log["most"] = min(self._log["most"][0], self._log["n"][0])
 
     def append(
         self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = (), clock: int = 0

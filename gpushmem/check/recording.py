@@ -15,6 +15,7 @@ accesses of a place that nothing else tells apart have the same one once in 2**6
 from __future__ import annotations
 
 import ctypes
+from errno import EINTR
 from functools import cache
 from typing import Any
 
@@ -203,7 +204,10 @@ def reserve(log, end):
     reserved, wanted = here.reserved, min(-(-end // PIECE) * PIECE, here.most)
     if wanted > reserved:
         start, nbytes = HEADER + reserved * RECORD_BYTES, (wanted - reserved) * RECORD_BYTES
-        if posix_fallocate(here.fd, start, nbytes) != 0:
+        error = posix_fallocate(here.fd, start, nbytes)
+        while error == EINTR:
+            error = posix_fallocate(here.fd, start, nbytes)
+        if error != 0:
             here.most = reserved
         else:
             here.reserved = max(wanted, here.reserved)

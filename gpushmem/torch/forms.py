@@ -15,7 +15,7 @@ __all__ = ["CallError", "all_forms", "flat", "naming", "only", "root_of"]
 
 
 class CallError(ArgumentError, RuntimeError):
-    """An argument of a call that the group cannot take; nothing has been sent."""
+    """An argument of a call that the group cannot take; nothing of it has been sent."""
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
     waited, over = np.zeros(len(events), np.int64), analysis.ended.copy()
     for wait in analysis.waits:
         waited[wait.event], over[wait.event], by[wait.event] = wait.ns, wait.ended, wait.by
-    arrows = np.flatnonzero(by >= 0)
+    arrows = np.flatnonzero((by >= 0) | (waited > 0))
     arrows = arrows[np.argsort(-waited[arrows], kind="stable")]
     columns = {
         "began": ("f8", events["began"][order]),
@@ -146,7 +146,7 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         "lane_starts": ("u4", np.searchsorted(lane[order], np.arange(n_lanes + 1))),
         "track": ("u4", np.repeat(np.arange(len(tracks)), [t["lanes"] for t in tracks])),
         "wait_event": ("i4", at[arrows]),
-        "wait_by": ("i4", at[by[arrows]]),
+        "wait_by": ("i4", np.where(by[arrows] < 0, -1, at[by[arrows]])),
         "wait_over": ("f8", over[arrows]),
         "wait_ns": ("f8", waited[arrows]),
     }

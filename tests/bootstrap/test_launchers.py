@@ -261,7 +261,7 @@ def test_srun_of_equal_parts():
 
 
 def test_what_is_passed_on(monkeypatch):
-    for name in ("CUBLASDX", "CACHE_DIR", "TIER"):  # which the tests set
+    for name in ("CUBLASDX", "CACHE_DIR", "TIER", "PROGRESS"):  # which the tests set
         monkeypatch.delenv(f"GPUSHMEM_{name}")
     for name, value in {"BACKEND": "cpu", "JOB_KEY": "x", "PE": "1", "HEAP_SIZE": "1M"}.items():
         monkeypatch.setenv(f"GPUSHMEM_{name}", value)

@@ -251,8 +251,10 @@ def test_a_host_that_waits_beside_a_busy_program_sleeps():
     record["n_pes"], record["lines"] = 2, lines.ctypes.data
     allowed = os.sched_getaffinity(0)
     core = {min(allowed)}
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    program = "print(flush=True)\nwhile True: pass"
+    busy = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
+        busy.stdout.readline()
         os.sched_setaffinity(busy.pid, core)
         os.sched_setaffinity(0, core)
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
@@ -261,6 +263,6 @@ def test_a_host_that_waits_beside_a_busy_program_sleeps():
     finally:
         os.sched_setaffinity(0, allowed)
         busy.kill()
-        busy.wait()
+        busy.communicate()
     assert record["crowded"] > 0
     assert yields < meeting.YIELDS / 2

@@ -139,7 +139,7 @@ ROWS = {
 
 
 def kernels():
-    """All rows as loops, and in threads that wait, some by some."""
+    """All rows as loops; and after a barrier, in lanes of which each row needs some."""
     scope, names, lines = {"cuda": cuda}, [], []
     for k, (function, columns, *_) in enumerate(ROWS.values()):
         scope[f"f{k}"] = cuda.jit(device=True)(function)
@@ -147,9 +147,8 @@ def kernels():
         names += [f"x{k}", *mine]
         lines.append(f"if i < x{k}.size: x{k}[i] = f{k}({', '.join(f'{n}[i]' for n in mine)})")
     head = f"def kernel({', '.join(names)}):\n    i = cuda.grid(1)\n"
-    once = "".join(f"    {line}\n" for line in lines)
-    turns = "".join(f"        {line}\n" for line in lines)
-    for body in (once, f"    cuda.syncthreads()\n    if i % 2:\n{turns}    else:\n{turns}"):
+    rows = "".join(f"    {line}\n" for line in lines)
+    for body in (rows, f"    cuda.syncthreads()\n{rows}"):
         exec(head + body, scope)
         yield scope["kernel"]
 

@@ -477,7 +477,7 @@ def test_what_is_no_trace_is_refused(run_cli, tmp_path):
     with pytest.raises(ArgumentError, match="has no trace"):
         load(tmp_path)
     assert "has no trace" in run_cli("trace", "summary", tmp_path, code=1).stderr
-    (tmp_path / "pe0.ring").write_bytes(b"x" * 500)
+    (tmp_path / "pe0.ring").write_bytes(b"x" * 5000)
     with pytest.raises(ArgumentError, match="no trace of version"):
         load(tmp_path)
     program = tmp_path / "program.py"

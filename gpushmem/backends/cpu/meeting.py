@@ -242,8 +242,15 @@ class Meeting:
             self._compare_unchecked(team)
 
     def give_up(self, team: int, number: int) -> None:
-        """Tell members that reach this round later that this PE no longer waits for them."""
-        self._post_all(address_of(self._world.teams[team : team + 1]), number, GIVEN_UP)
+        """Tell members that reach this round later that this PE no longer waits for them.
+
+        Only the kind of its call changes: a member that reads the line meanwhile sees it, or the
+        call as it was.
+        """
+        record = self._world.teams[team]
+        for pe in self.pes(team):
+            if pe != self._world.job.my_pe:
+                self.lines(team, number, pe)["said"][int(record["my_pe"]), 0] = GIVEN_UP
 
     # --- one round
 
@@ -340,13 +347,13 @@ class Meeting:
         records = {pe: self._world.record(team, pe) for pe in self.pes(team)}
         return team, [pe for pe, record in records.items() if record["calls"] < calls]
 
-    def lines(self, team: int, number: int) -> np.ndarray[Any, Any]:
-        """The lines of a round in which all members write to this PE."""
+    def lines(self, team: int, number: int, pe: int | None = None) -> np.ndarray[Any, Any]:
+        """The lines of a round in which all members write to `pe`, by default this one."""
         record = self._world.teams[team]
         nbytes = int(record["n_pes"]) * LINE_OF.itemsize
-        return self._world.memory(int(record["lines"]) + (number & 1) * nbytes, nbytes).view(
-            LINE_OF
-        )
+        away = 0 if pe is None else (pe - int(record["world_pe"])) * int(record["span"])
+        there = int(record["lines"]) + away + (number & 1) * nbytes
+        return self._world.memory(there, nbytes).view(LINE_OF)
 
     def boxes(self, team: int, number: int, pe: int) -> np.ndarray[Any, Any]:
         """The boxes of all members on `pe`, as texts."""

@@ -157,7 +157,7 @@ def advance(address: int, first: int) -> bool:
                     post(team, call.number, rank)
         if not passed(team, call.number, first):
             return False
-        if call.at == 0 and not compare(address):
+        if not compare(address):  # in later pieces, too: a member may have given up
             return True
         take(address, record.stage + (call.number & 1) * HALF_BYTES)
         call.at += call.piece
@@ -286,7 +286,7 @@ class Staged:
                 self._meeting.wait(what, self._go_on, self._missing, self.team, seconds)
             except WaitTimeout:
                 (number,) = WORD.unpack_from(self._memory, NUMBER)
-                if number:  # this PE has come to a round, which others are not to complete
+                if number:  # this PE has come to a round, which others must not complete
                     self._meeting.give_up(self.team, number)
                 raise
         differs: int = WORD.unpack_from(self._memory, DIFFERS)[0]
@@ -311,7 +311,7 @@ class Staged:
         pe = self._meeting.pes(self.team)[rank]
         if theirs[0] == meeting.GIVEN_UP:
             raise WaitTimeout(
-                f"{what}: this PE is late: PE {pe} has given the call up, at its limit"
+                f"{what}: this PE is late: PE {pe} has given up the call at its limit"
             )
         calls = (theirs[0], ours[0], self.team, theirs[1], ours[1])
         raise CollectiveMismatch(meeting.mismatch(pe, *calls))

@@ -87,9 +87,12 @@ function start(data) {
   legend();
   const view = id("view");
   const timeline = new Timeline(data, view, () => changed());
-  let later = 0, shown = -1, update = () => {};
+  let later = 0, shown = -1, seen = null, update = () => {};
   function note() {
-    update(within(data, timeline.from, timeline.to), timeline.selected >= 0 ? described(data, timeline.selected) : null);
+    if (!seen || seen.span[0] !== timeline.from || seen.span[1] !== timeline.to) {
+      seen = { ...within(data, timeline.from, timeline.to), span: [timeline.from, timeline.to] };
+    }
+    update(seen, timeline.selected >= 0 ? described(data, timeline.selected) : null);
     const where = new URLSearchParams({ from: Math.round(timeline.from), to: Math.round(timeline.to) });
     if (timeline.selected >= 0) where.set("event", timeline.selected);
     if (location.protocol !== "about:") history.replaceState(null, "", `#${where}`); // not in a notebook's frame

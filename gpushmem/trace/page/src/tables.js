@@ -13,11 +13,11 @@ const PICTURED = 128; // PEs of which there is a picture of the traffic
  * which `marked(row)` holds are marked.
  */
 function table(into, columns, rows, { follow, order, marked = () => false }) {
-  let sorted = rows, most = MOST;
+  let sorted = rows;
   const root = into.append("table");
   const head = root.append("thead").append("tr");
   const body = root.append("tbody");
-  const more = into.append("button").text("Show all rows").on("click", () => { most = Infinity; fill(); });
+  const more = into.append("button").text("Show all rows").on("click", () => { order.most = Infinity; fill(); });
   const numeric = (column) => rows.length > 0 && typeof column.of(rows[0]) === "number";
   for (const column of columns) {
     const title = head.append("th").attr("scope", "col").classed("number", numeric(column));
@@ -37,7 +37,7 @@ function table(into, columns, rows, { follow, order, marked = () => false }) {
     const sign = order.down ? "descending" : "ascending";
     head.selectAll("th").attr("aria-sort", (_, k) => (order.by && columns[k].name === order.by ? sign : null));
     body.selectAll("tr").remove();
-    for (const row of sorted.slice(0, most)) {
+    for (const row of sorted.slice(0, order.most)) {
       const line = body.append("tr").classed("marked", marked(row));
       for (const column of columns) {
         const cell = line.append("td").classed("number", numeric(column)).classed("mono", !!column.mono);
@@ -48,7 +48,7 @@ function table(into, columns, rows, { follow, order, marked = () => false }) {
         else cell.text(text);
       }
     }
-    more.attr("hidden", rows.length > most ? null : "");
+    more.attr("hidden", rows.length > order.most ? null : "");
   }
   sort();
   fill();
@@ -188,7 +188,7 @@ const PANELS = {
 /** Fill the tabs and panels; `follow` is told where the reader wants to go. Returns `update`. */
 export function tables(data, follow) {
   const tabs = select("#tabs"), panels = select("#panels"), names = Object.keys(PANELS).filter((name) => name !== "Ranges" || data.summary.ranges.length);
-  const orders = Object.fromEntries(names.map((name) => [name, { by: null, down: true }]));
+  const orders = Object.fromEntries(names.map((name) => [name, { by: null, down: true, most: MOST }]));
   let summary = { ...data.summary, whole: true }, chosen = null, current = names[0], filled = new Set();
   const show = (name) => {
     current = name;
@@ -200,10 +200,12 @@ export function tables(data, follow) {
     if (filled.has(name)) return;
     filled.add(name);
     const panel = select(`#panel${names.indexOf(name)}`);
+    const focused = [...panel.node().querySelectorAll("button")].indexOf(document.activeElement);
     panel.selectAll("*").remove();
     panel.append("h2").text(name);
     if (!summary.whole) panel.append("p").attr("class", "span").text(`In view: ${time(summary.to - summary.from)} of ${time(data.ns_all)}.`);
     PANELS[name](panel, { ...data, summary }, { follow, order: orders[name], chosen });
+    if (focused >= 0) panel.node().querySelectorAll("button")[focused]?.focus({ preventScroll: true });
   }
   names.forEach((name, k) => {
     tabs.append("button").attr("role", "tab").attr("id", `tab${k}`).attr("aria-controls", `panel${k}`).text(name)

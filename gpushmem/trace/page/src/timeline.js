@@ -412,11 +412,11 @@ export class Timeline {
     const drawn = new Set();
     for (let k = 0; k < most; k++) {
       const event = data.wait_event[k], by = data.wait_by[k];
-      if (by < 0 || [event, by].some((each) => each === this.selected || each === this.pointed)) continue;
+      if (by < 0 || event === this.selected || by === this.selected || event === this.pointed || by === this.pointed) continue;
       if (data.wait_over[k] < this.from || data.began[by] > this.to) continue;
       const [y0, y1] = [this.yOf(by), this.yOf(event)], x1 = this.xOf(data.wait_over[k]);
       if (Math.max(y0, y1) < top || Math.min(y0, y1) > top + height || y0 === y1) continue;
-      const place = `${Math.floor(x1 / APART)} ${y1}`;
+      const place = Math.floor(x1 / APART) * 65536 + y1;
       if (drawn.has(place)) continue;
       drawn.add(place);
       this.arrow(this.xOf(data.began[by]), y0, x1, y1, 0.35);
