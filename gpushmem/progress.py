@@ -175,7 +175,7 @@ WIPE = "\r\x1b[K"
 OPTIONS = {
     "check": "--check", "weak": "--memory weak", "trace": "--trace", "stats": "--stats",
 }  # fmt: skip
-_now: dict[int, str] = {}  # thread -> what it compiles
+_now: set[int] = set()  # threads that compile
 os.register_at_fork(after_in_child=_now.clear)
 
 
@@ -190,7 +190,7 @@ def compiling(what: str, observers: str = "") -> Iterator[None]:
         yield
         return
     options = " ".join(option for name, option in OPTIONS.items() if name in observers)
-    _now[me] = what
+    _now.add(me)
     ended = threading.Event()
     teller = threading.Thread(
         target=_tell, args=(f"{what} once more, for {options}" if options else what, ended),
@@ -201,7 +201,7 @@ def compiling(what: str, observers: str = "") -> Iterator[None]:
             teller.start()
         yield
     finally:
-        _now.pop(me, None)
+        _now.discard(me)
         ended.set()
         if teller.ident is not None:
             teller.join()

@@ -351,15 +351,19 @@ class Meeting:
         """The lines of a round in which all members write to `pe`, by default this one."""
         record = self._world.teams[team]
         nbytes = int(record["n_pes"]) * LINE_OF.itemsize
-        away = 0 if pe is None else (pe - int(record["world_pe"])) * int(record["span"])
-        there = int(record["lines"]) + away + (number & 1) * nbytes
-        return self._world.memory(there, nbytes).view(LINE_OF)
+        there = int(record["lines"]) + (0 if pe is None else self._away(team, pe))
+        return self._world.memory(there + (number & 1) * nbytes, nbytes).view(LINE_OF)
+
+    def _away(self, team: int, pe: int) -> int:
+        """Bytes from an address of this PE to the same one on `pe`."""
+        record = self._world.teams[team]
+        return (pe - int(record["world_pe"])) * int(record["span"])
 
     def boxes(self, team: int, number: int, pe: int) -> np.ndarray[Any, Any]:
         """The boxes of all members on `pe`, as texts."""
         record = self._world.teams[team]
         n, box = int(record["n_pes"]), int(record["box_bytes"])
-        there = int(record["boxes"]) + (pe - int(record["world_pe"])) * int(record["span"])
+        there = int(record["boxes"]) + self._away(team, pe)
         boxes = self._world.memory(there + (number & 1) * n * box, n * box).reshape(n, box)
         return boxes[:, : min(TEXT_BYTES, box)].view(f"S{min(TEXT_BYTES, box)}")[:, 0]
 

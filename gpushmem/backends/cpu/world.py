@@ -30,7 +30,7 @@ from gpushmem.job.job import Job
 from gpushmem.job.limits import within_limits
 from gpushmem.ops import QP_DEFAULT
 from gpushmem.ops.team import Team
-from gpushmem.simt.base.layout import new
+from gpushmem.simt.base.layout import new, offset
 from gpushmem.size import span
 
 __all__ = ["HALF_BYTES", "LINE", "LINE_OF", "RING_BYTES", "TEAM", "WORLD", "World"]
@@ -61,7 +61,7 @@ TEAM = np.dtype(
     ],
     align=True,
 )
-CROWDED = dict(TEAM.fields or {})["crowded"][1]
+CROWDED = offset(TEAM, "crowded")
 # A member's message to another one in a round. Round k uses the line of k's parity. `said` must be
 # equal on all members: the kind of call, its detail (see `meeting`), and the heap offsets of dst
 # and src, if the call requires that they are the same on all members, else 0.
