@@ -139,10 +139,10 @@ def _run(cell: _Cell, asked: Any, names: _Names) -> Exception | None:
         )[0]
 
     problems = ""
-    if asked.check:
-        outcome, problems = _checked(lambda: job(None))
-    else:
-        with _traced(asked.trace, names) as folder:
+    with _traced(asked.trace, names) as folder:
+        if asked.check:
+            outcome, problems = _checked(lambda: job(folder))
+        else:
             outcome = job(folder)
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -157,8 +157,6 @@ def _run(cell: _Cell, asked: Any, names: _Names) -> Exception | None:
 
 def _backend(asked: Any) -> str:
     """The backend; raises `UsageError` if options exclude each other, or PEs cannot be forked."""
-    if asked.check and asked.trace:
-        raise UsageError("%%gpushmem: --check and --trace: choose one of them")
     if asked.check and (asked.memory or settings.get("GPUSHMEM_MEMORY")) == "weak":
         raise UsageError("%%gpushmem: --check sees every order: leave --memory weak out")
     name, _ = choice.choose()

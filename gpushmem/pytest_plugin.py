@@ -85,8 +85,6 @@ def _check_options(option: Callable[[str], Any]) -> None:
         raise ArgumentError(
             "--gpushmem-check sees every order that is allowed: leave --gpushmem-memory weak out"
         )
-    if option("gpushmem_check") and trace is not None:
-        raise ArgumentError("--gpushmem-check and --gpushmem-trace: choose one of them")
     if trace is not None:
         try:
             Path(trace).mkdir(parents=True, exist_ok=True)
@@ -163,7 +161,8 @@ def run_pes(request: pytest.FixtureRequest, n_pes: int) -> Callable[..., list[An
     With `pytest --gpushmem-check`, or in a test with the mark `gpushmem_check`, the checker looks
     at what the PEs did, as `gpushmem run --check` does, and the test fails with its report if it
     finds a problem. `gpushmem_check(False)` turns it off for a test. What is not checked is run
-    with weak memory after `--gpushmem-memory weak`, and recorded after `--gpushmem-trace DIR`.
+    with weak memory after `--gpushmem-memory weak`. All jobs are recorded after `--gpushmem-trace
+    DIR`.
     """
     run, default = _way(request.node), n_pes
 
@@ -182,17 +181,18 @@ def _way(item: pytest.Item) -> Callable[..., list[Any]]:
     how: dict[str, Any] = {}
     if (seed := option("gpushmem_seed")) is not None:
         how["seed"] = int(seed)
+    trace, run = option("gpushmem_trace"), _run
+    if trace is not None:
+        run = partial(_run_traced, _Folders(Path(trace), item.nodeid, lines))
     if _is_checked(item):
-        return partial(_run_checked, item, option("gpushmem_check_ignore"), how)
+        return partial(_run_checked, item, option("gpushmem_check_ignore"), run, how)
     how["memory"] = option("gpushmem_memory") or settings.get("GPUSHMEM_MEMORY")
     if how["memory"] == "weak":
         given = settings.is_set("GPUSHMEM_SEED")
         any_seed = settings.get("GPUSHMEM_SEED") if given else secrets.randbelow(settings.MOST)
         again = f"--gpushmem-memory weak --gpushmem-seed {how.setdefault('seed', any_seed)}"
         lines.append(f"to repeat this order of operations: {again}")
-    if (trace := option("gpushmem_trace")) is None:
-        return partial(_run, **how)
-    return partial(_run_traced, _Folders(Path(trace), item.nodeid, lines), how)
+    return partial(run, **how)
 
 
 def _is_checked(item: pytest.Item) -> bool:
@@ -223,18 +223,19 @@ class _Folders:
         return path
 
 
-def _run_traced(folders: _Folders, how: dict[str, Any], *args: Any, **options: Any) -> list[Any]:
+def _run_traced(folders: _Folders, *args: Any, **options: Any) -> list[Any]:
     __tracebackhide__ = True
-    return _run(*args, **{**options, **how, "trace": folders.next()})
+    return _run(*args, **{**options, "trace": folders.next()})
 
 
 def _run_checked(
-    item: pytest.Item, known: str | None, how: dict[str, Any], *args: Any, **options: Any
-) -> list[Any]:
+    item: pytest.Item, known: str | None, run: Callable[..., list[Any]], how: dict[str, Any],
+    *args: Any, **options: Any,
+) -> list[Any]:  # fmt: skip
     __tracebackhide__ = True
     _need_records(options.get("backend"))
-    run = partial(_run, *args, **{**options, **how, "threads_per_pe": None})
-    results = _checked(run, None if known is None else Path(known))
+    job = partial(run, *args, **{**options, **how, "threads_per_pe": None})
+    results = _checked(job, None if known is None else Path(known))
     item.stash[CHECKED] = item.stash.get(CHECKED, 0) + 1
     return results
 

@@ -102,7 +102,6 @@ def test_what_makes_no_sense_is_refused():
         "-n 0": "%%gpushmem: n_pes must be a whole number from 1 to 65536, not 0",
         "-n two": "argument -n: invalid int value: 'two'",
         "--seed -1": "%%gpushmem: seed must be a whole number from 0 to 65536, or None, not -1",
-        "--check --trace": "%%gpushmem: --check and --trace: choose one of them",
         "--check --memory weak": "%%gpushmem: --check sees every order: leave --memory weak out",
     }
     said = outputs_of(*(f"%%gpushmem {options}\nprint('ran')" for options in refused))

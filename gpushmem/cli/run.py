@@ -240,7 +240,9 @@ def command(
     target = _with_names(_usage(program.target))
     recording = _given({"--check": check, "--trace": trace, "--stats": stats})
     profiling = _given({"--nsys": nsys, "--ncu": ncu})
-    _check_observers([*recording, *profiling], hosts)
+    _check_observers(recording, profiling, hosts)
+    if check_runs > 1 and recording[1:]:
+        raise click.UsageError(f"{recording[1]} is of one run: leave --check-runs out")
     if hosts is not None:
         asked |= {
             "GPUSHMEM_HEAP_SIZE": heap_size,
@@ -285,11 +287,9 @@ def command(
         _say_trace(trace)
         return outcome.code
 
-    if not check:
-        with _counting(stats):
-            code = run()
-    else:
-        code = checker.run_often(run, check_runs, seed, found)
+    with _counting(stats):
+        code = checker.run_often(run, check_runs, seed, found) if check else run()
+    if check:
         show(found, check_format)
         code = checker.EXIT_CODE if found.problems else code
     leave(code)
@@ -354,10 +354,12 @@ def _given(options: dict[str, Any]) -> list[str]:
     return [name for name, value in options.items() if value]
 
 
-def _check_observers(options: list[str], hosts: str | None) -> None:
-    """Reject options by which PEs are observed where they do nothing."""
-    if len(options) > 1:
-        raise click.UsageError(f"{' and '.join(options)}: choose one of them")
+def _check_observers(recording: list[str], profiling: list[str], hosts: str | None) -> None:
+    """Reject options by which PEs are observed where they do nothing; --check goes with others."""
+    options = [*recording, *profiling]
+    apart = options if profiling else [option for option in options if option != "--check"]
+    if len(apart) > 1:
+        raise click.UsageError(f"{' and '.join(apart)}: choose one of them")
     if options and hosts is not None:
         raise click.UsageError(f"{options[0]} runs all PEs on this machine: leave --hosts out")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gpushmem.ops.row import OPS
 
-__all__ = ["Team"]
+__all__ = ["Team", "teams_in"]
 
 
 class Team(int):
@@ -78,3 +79,10 @@ class Team(int):
 
 def _call(name: str, *args: Any, **kwargs: Any) -> Any:
     return OPS[name].function(*args, **kwargs)
+
+
+def teams_in(result: Any) -> Iterator[Team]:
+    """The teams that an operation has returned and the calling PE is a member of, if any."""
+    for team in result if isinstance(result, tuple) else (result,):
+        if isinstance(team, Team) and team:
+            yield team

@@ -67,14 +67,14 @@ def run_began(run_address: int) -> None:
     common = as_common(run.common)
     launch.kept, launch.block_ended = common.own, common.block_ended
     if launch.root != run_address + LAUNCH_AT:
-        launch.number = as_launch(launch.root).number
+        launch.event = as_launch(launch.root).event
         return
     blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
     threads = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
     number = append(
         common.own, KERNEL, launch.label, blocks, run.stream, threads, 0, 0, ticks(), 0, 0, 0
     )
-    launch.number = number + 1
+    launch.event = number + 1
 
 
 @internal
@@ -82,7 +82,7 @@ def run_ended(run_address: int) -> None:
     """It has ended; another core's part, which has no event, ends unseen."""
     launch = as_launch(run_address + LAUNCH_AT)
     if launch.root == run_address + LAUNCH_AT:
-        close(launch.kept, launch.number - 1)
+        close(launch.kept, launch.event - 1)
 
 
 @internal
@@ -102,7 +102,7 @@ def block_ended(fiber_address: int) -> None:
         block.index,
         block.began,
         ticks(),
-        launch.number,
+        launch.event,
         core,
     )
 

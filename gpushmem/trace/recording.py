@@ -37,7 +37,7 @@ def append(ring, kind, pe, at, value, nbytes, began, ended):
     tid, bdim, bid, gdim = thread.tid, thread.bdim, thread.bid, thread.gdim
     event.began, event.ended, event.site = began, ended, site_word()
     event.at, event.value, event.nbytes = at, value, nbytes
-    event.kind, event.pe, event.launch = kind, pe, launch.number
+    event.kind, event.pe, event.launch = kind, pe, launch.event
     event.thread = (
         tid[0] + bdim[0] * (tid[1] + bdim[1] * tid[2])
         + THREADS * (as_launch(core_word()).part & CORES)

@@ -324,7 +324,6 @@ def test_the_examples_of_the_page(session):
         ("--gpushmem-check-ignore nowhere", "--gpushmem-check-ignore: there is no file nowhere"),
         ("--gpushmem-seed -1", "--gpushmem-seed: '-1' is not a whole number from 0 to 65536"),
         ("--gpushmem-memory weak --gpushmem-check", "*allowed: leave --gpushmem-memory weak out"),
-        ("--gpushmem-check --gpushmem-trace t", "*check and --gpushmem-trace: choose one of them"),
         ("--gpushmem-trace test_users.py", "*no folder can be made at test_users.py: File exists"),
     ],
 )

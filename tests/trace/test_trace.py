@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from random import Random
 
@@ -488,3 +489,27 @@ def test_what_is_no_trace_is_refused(run_cli, tmp_path):
         (("--backend", "null", "--trace", tmp_path), "records nothing"),
     ):
         assert why in run_cli("run", *options, program, code=2).stderr
+
+
+@pytest.mark.parametrize("racy", [False, True])
+def test_a_trace_and_a_check_of_one_run(run_cli, tmp_path, racy):
+    """Both say what they say alone."""
+    wait = "        shmem.signal_wait_until(signal, shmem.CMP_GE, round)\n"
+    program, code, said = tmp_path / "ring.py", 66 * racy, {}
+    program.write_text((RING.replace(wait, "        src[0] = dst[0]\n") if racy else RING) + END)
+    for name, options in {
+        "trace": ("--trace", tmp_path / "trace"),
+        "check": ("--check",),
+        "both": ("--check", "--trace", tmp_path / "both"),
+    }.items():
+        done = run_cli("run", "-n", 3, *options, program, code=code * (name != "trace"))
+        said[name] = re.sub("gpushmem: see what the PEs did.*\n", "", done.stderr)
+    assert said["both"] == said["check"]
+    assert ("race" in said["both"]) == racy
+    happened = []
+    for name in ("trace", "both"):
+        trace = load(tmp_path / name)
+        operations = trace.events[trace.events["kind"] >= FIRST_OP]
+        happened.append(sorted(operations[["of", "kind", "pe", "nbytes", "block"]].tolist()))
+        assert (operations["launch"] > 0).any()
+    assert happened[0] == happened[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer, no_modules
+from gpushmem.backends.readers import Readers
 from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.asking import Asking
@@ -44,7 +45,7 @@ from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.board import DEADLOCK, HANDLED
 from gpushmem.job.forked import belongs
 from gpushmem.job.job import Job, current
-from gpushmem.ops import OPS, Op
+from gpushmem.ops import Op
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
@@ -87,7 +88,7 @@ class CpuBackend:
         self.world = World(job, heap_bytes, self._more_bytes(job))
         self._recorder, self._weak = recorder(self.world), weak_memory(self.world)
         self._tracer = tracer(self.world)
-        self._recorders = [each for each in (self._recorder, self._tracer) if each is not None]
+        self._readers = Readers((self._recorder, self._tracer))
         self._meeting = Meeting(self.world, self._weak.wait_idle if self._weak else None)
         self._device = belongs(Device())
         self._teams = self._make_teams()
@@ -118,12 +119,9 @@ class CpuBackend:
             self.world.map_heap()
             self._arrays.heap = self.world.heap
             self._mapped()
-            if self._recorder is not None:
-                self._recorder.mapped()
+            self._readers.mapped()
             if self._weak is not None:
                 self._weak.mapped()
-            if self._tracer is not None:
-                self._tracer.mapped()
         except BaseException:
             self._watch.stop()
             raise
@@ -167,10 +165,7 @@ class CpuBackend:
         # A kernel of this PE may be in a barrier_all of its own; one PE must not be there twice.
         self.synchronize()
         self._quiet()
-        with (
-            nullcontext() if self._recorder is None else self._recorder.meeting(),
-            nullcontext() if self._tracer is None else self._tracer.meeting(what),
-        ):
+        with self._readers.meeting(what):
             self._meeting.meet(what, nbytes)
         if self._weak is not None:
             self._weak.check_ends(self.allocated())
@@ -182,24 +177,14 @@ class CpuBackend:
     @allocated.setter
     def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
         self._arrays.allocated = value
-        for each in self._recorders:
-            each.allocated = value
+        self._readers.look_at(value)
 
     # Imported where they are used: few programs do.
 
     def staged(self, team: int) -> Staged:
         from gpushmem.backends.cpu.staged import Staged  # noqa: PLC0415
 
-        seen = partial(self._seen, team) if self._recorders else None
-        return belongs(Staged(self.world, self._meeting, team, seen))
-
-    def _seen(self, team: int, what: str, run: Callable[[], None]) -> None:
-        """Make a call in which all members of a team wait for each other, and record it."""
-        with nullcontext() if self._tracer is None else self._tracer.calling(what):
-            if self._recorder is None:
-                run()
-            else:
-                self._recorder.call(OPS["sync"], {"team": team}, run)
+        return belongs(Staged(self.world, self._meeting, team, self._readers))
 
     def mail(self, team: int) -> Mail:
         from gpushmem.backends.cpu.mail import Mail  # noqa: PLC0415
@@ -228,13 +213,10 @@ class CpuBackend:
         embed(None)
         places.remove(self._on_heap)
         verify.shared.remove(self._shares)
-        if self._recorder is not None:
-            self._recorder.close()
         if self._weak is not None:
             self._weak.close()
         self._watch.stop()
-        if self._tracer is not None:
-            self._tracer.close()
+        self._readers.close()
         self._interrupts.restore()
         store.speak(True)
         self._teams.close()
@@ -245,15 +227,13 @@ class CpuBackend:
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = self.world.array(offset, shape, dtype, self.my_pe)
         self._journal.forget(offset, array.nbytes)
-        for each in self._recorders:
-            each.name_arrays()
+        self._readers.arrays()
         if self._weak is not None:
             self._weak.fresh(array, offset)
         return array
 
     def released(self, offset: int, nbytes: int) -> None:
-        if self._tracer is not None:
-            self._tracer.released(offset)
+        self._readers.released(offset)
         if self._weak is not None:
             self._weak.freed(offset, nbytes)
 
@@ -277,14 +257,12 @@ class CpuBackend:
 
     def to_host(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         self.synchronize()
-        if self._recorder is not None:
-            self._recorder.read(native)
+        self._readers.read(native)
         return np.array(native)
 
     def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
         self.synchronize()
-        if self._recorder is not None:
-            self._recorder.written(native, values)
+        self._readers.written(native, values)
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def lends(self, memory: np.ndarray[Any, Any]) -> bool:
@@ -292,8 +270,7 @@ class CpuBackend:
         return seen and memory.flags.c_contiguous and memory.flags.aligned
 
     def expose(self, native: np.ndarray[Any, Any]) -> None:
-        if self._recorder is not None:
-            self._recorder.exposed(native)
+        self._readers.exposed(native)
 
     def register(
         self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool
@@ -321,8 +298,7 @@ class CpuBackend:
     def attach(self, memory: np.ndarray[Any, Any], offset: int) -> np.ndarray[Any, Any]:
         native = self.symmetric(offset, memory.shape, memory.dtype)
         pages.share(memory, native)
-        if self._recorder is not None:
-            self._recorder.written(native, memory)
+        self._readers.written(native, memory)
         self.expose(native)
         return native
 
@@ -353,16 +329,15 @@ class CpuBackend:
         return captured(self._stream(stream), self._stream)
 
     def synchronize(self) -> None:
-        with nullcontext() if self._tracer is None else self._tracer.calling("synchronize"):
+        with self._readers.calling("synchronize"):
             self._device.synchronize()
-        if self._recorder is not None:
-            self._recorder.synchronized()
+        self._readers.synchronized()
 
     def stop(self, seconds: float) -> bool:
         return self._device.stop(seconds)
 
     def trace_range(self, name: str) -> AbstractContextManager[Any]:
-        return nullcontext() if self._tracer is None else self._tracer.ranging(name)
+        return self._readers.ranging(name)
 
     def stats(self) -> Stats | None:
         return None if self._tracer is None else self._tracer.stats()
@@ -385,7 +360,7 @@ class CpuBackend:
         stream = config.stream
         shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
         if not kernel.options.get("debug"):
-            with nullcontext() if self._tracer is None else self._tracer.preparing(kernel.name):
+            with self._readers.preparing(kernel.name):
                 prepare = partial(kernel.prepare, shape, args, self.world.native, self._error)
                 launch = prepare(lasting=self._stream(stream).is_captured)
             if launch.entry.better:
@@ -410,8 +385,7 @@ class CpuBackend:
         """Queue a launch; synchronising raises its error, in terms of the operation that failed."""
         self._asking.forget()
         on = self._stream(stream)
-        if self._tracer is not None:
-            self._tracer.submitted(launch)
+        self._readers.launched(launch.name)
         if self._in_python is None:
             on.submit(launch)
         else:
@@ -492,22 +466,15 @@ class CpuBackend:
             if stream is not None:
                 return self._in_a_kernel(op, arguments, stream)
             self.synchronize()
-        seen = op.facts.effects or op.facts.orders or op.facts.meets
-        recorders = self._recorders if seen else []
         if stream is None:
             run = partial(run, **arguments)
-            for each in recorders:
-                run = partial(each.call, op, arguments, run)
-            return run()
-        put = partial(self._submit_inline, recorders, op, arguments)
-        return self._stream(stream).submit_by(put)
+            return self._readers.call(op, arguments, run) if _is_event(op) else run()
+        return self._stream(stream).submit_by(partial(self._submit_inline, op, arguments))
 
-    def _submit_inline(
-        self, recorders: list[Any], op: Op, arguments: dict[str, Any], on: Stream
-    ) -> None:
+    def _submit_inline(self, op: Op, arguments: dict[str, Any], on: Stream) -> None:
         run = self._inline.queued(op, arguments)
-        for each in recorders:
-            run = each.queued(op, arguments, run, self._number_of(on))
+        if _is_event(op):
+            run = self._readers.queued(op, arguments, run, self._number_of(on))
         on.submit(run)
 
     def _number_of(self, stream: Any) -> int:
@@ -522,10 +489,15 @@ class CpuBackend:
         if op.facts.meets:
             self.synchronize()
         try:
-            with nullcontext() if self._tracer is None else self._tracer.calling(op.name):
+            with self._readers.calling(op.name):
                 return self._host_calls.run(op, arguments)
         except KernelFailure as failure:
             raise self._explain(failure, op.name) from None
+
+
+def _is_event(op: Op) -> bool:
+    """Whether a call of an operation is more than a question."""
+    return bool(op.facts.effects or op.facts.orders or op.facts.meets)
 
 
 class _Improving:

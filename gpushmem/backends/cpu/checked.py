@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.process import ProcessRecorder, of_pe, process_recorder
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import nbytes_of
+from gpushmem.backends.readers import Reader
 from gpushmem.check.log import (
     BEGIN,
     CALL,
@@ -30,7 +31,7 @@ from gpushmem.check.log import (
 )
 from gpushmem.check.recording import COMPARED, KIND_OF
 from gpushmem.lines import assigned_name
-from gpushmem.ops import Op
+from gpushmem.ops import OPS, Op
 from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.run import witness
 from gpushmem.size import span
@@ -45,7 +46,7 @@ def recorder(world: World) -> Recorder | None:
     return Recorder(Path(folder), world) if folder else None
 
 
-class Recorder(ProcessRecorder):
+class Recorder(ProcessRecorder, Reader):
     """Appends to the PE's log what its host does."""
 
     def __init__(self, folder: Path, world: World) -> None:
@@ -56,19 +57,16 @@ class Recorder(ProcessRecorder):
         self._live: list[tuple[int, int]] = []
         self._lists = 0  # of arrays, in the log
         self._met = 0  # stamp of the last meeting
-        self.allocated: Callable[[], Sequence[Any]] = list
         of_pe[:] = [self]
 
     def mapped(self) -> None:
-        """The heap has been mapped."""
         world = self._world
         self._log.describe(heap=world.heap, stride=world.stride, n_pes=world.job.n_pes)
 
     # --- operations of the host
 
     @contextmanager
-    def meeting(self) -> Iterator[None]:
-        """All PEs make this call, and wait for each other in it."""
+    def meeting(self, what: str) -> Iterator[None]:
         site = self._site()
         self._met = self._log.append(CALL, 0, site, (0,))
         yield
@@ -77,7 +75,7 @@ class Recorder(ProcessRecorder):
     def queued(
         self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], stream: int
     ) -> Callable[[], Any]:
-        """An operation that the host queues on a stream; as a launch of one thread."""
+        """As a launch of one thread."""
         site = self._site()
         number = self._submit(op.name, 1, stream, site)
 
@@ -91,8 +89,10 @@ class Recorder(ProcessRecorder):
         return queued
 
     def call(self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]) -> Any:
-        """An operation that the host performs itself."""
         return self._call(op, arguments, run, self._site())
+
+    def collective(self, what: str, team: int, run: Callable[[], None]) -> None:
+        self._call(OPS["sync"], {"team": team}, run, self._site())
 
     def _call(
         self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], site: int, launch: int = 0
@@ -132,14 +132,10 @@ class Recorder(ProcessRecorder):
         return result
 
     def read(self, array: np.ndarray[Any, Any]) -> None:
-        """The host reads an array of its PE."""
         self._accessed(array, LOAD, self._site())
 
     def written(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
-        """The host writes an array of its PE.
-
-        PEs may wait for it: of integers the values are recorded, if all are equal or they are few.
-        """
+        """Of integers, for which PEs may wait, the values, if all are equal or they are few."""
         site = self._site()
         pieces = self._accessed(array, STORE, site)
         if array.dtype.kind not in "iu" or not values.size:
@@ -156,7 +152,6 @@ class Recorder(ProcessRecorder):
                 self._log.append(VALUE, 0, site, written)
 
     def exposed(self, array: np.ndarray[Any, Any]) -> None:
-        """The host has an array, which it may write to unseen."""
         start, end = span(array)
         self._log.append(EXPOSED, 0, self._site(), (start, end - start, STORE, 0, 1))
 
@@ -185,8 +180,8 @@ class Recorder(ProcessRecorder):
             self._log.describe(live=live)
         return self._lists - 1
 
-    def name_arrays(self) -> None:
-        """Write down which arrays are new: allocated since the last meeting."""
+    def arrays(self) -> None:
+        """Of those allocated since the last meeting."""
         for a in self.allocated():
             if self._known.get(a.offset) is not a:
                 self._known[a.offset] = a
@@ -197,7 +192,6 @@ class Recorder(ProcessRecorder):
                 )  # fmt: skip
 
     def close(self) -> None:
-        """The PE's part of the job is over."""
         self.end()
         of_pe.clear()
 

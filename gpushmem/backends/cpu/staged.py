@@ -30,6 +30,7 @@ from gpushmem.backends.cpu.access import array_at, copy_or_stream
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.rounds import as_line, as_team, away, line, post, say
 from gpushmem.backends.cpu.world import HALF_BYTES, World
+from gpushmem.backends.readers import Readers
 from gpushmem.backends.reductions import COMBINE
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.simt.base.c_code import internal
@@ -209,14 +210,13 @@ def _folder(op: str) -> Callable[..., None]:
 _kernels = {op: Kernel(_folder(op), cache=True) for op in COMBINE}
 
 
-Seen = Callable[[str, Callable[[], None]], None]  # makes a call of this name, and records it
-
-
 class Staged:
     """The collectives of one team; one call at a time."""
 
-    def __init__(self, world: World, meeting: Meeting, team: int, seen: Seen | None = None) -> None:
-        self._world, self._meeting, self.team, self._seen = world, meeting, team, seen
+    def __init__(
+        self, world: World, meeting: Meeting, team: int, readers: Readers | None = None
+    ) -> None:
+        self._world, self._meeting, self.team, self._readers = world, meeting, team, readers
         record = world.teams[team : team + 1]
         self.n_pes, self.my_pe = int(record["n_pes"][0]), int(record["my_pe"][0])
         self._record, self._advance = address_of(record), _advance()
@@ -275,10 +275,11 @@ class Staged:
             self._memory, 0, self._record, kind, root, nbytes or max(sends[n:]), piece, self._lists,
             same, self._lists + 16 * n, *fold, self._cached, 0, 0, 0, *sends, *takes,
         )  # fmt: skip
-        if self._seen is None:
-            self._complete(what, seconds)
+        run = partial(self._complete, what, seconds)
+        if self._readers is None:
+            run()
         else:
-            self._seen(what, partial(self._complete, what, seconds))
+            self._readers.collective(what, self.team, run)
 
     def _complete(self, what: str, seconds: float) -> None:
         if not self._go_on(0):

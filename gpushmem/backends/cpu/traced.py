@@ -5,11 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,19 +16,19 @@ from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.world import World
-from gpushmem.backends.hostcalls import nbytes_of
+from gpushmem.backends.traced import HostTracer
 from gpushmem.errors import ArgumentError
 from gpushmem.job.job import current
-from gpushmem.lines import Place, user_place
-from gpushmem.ops import TEAM_NODE, TEAM_SHARED, TEAM_WORLD, Op
+from gpushmem.lines import user_place
+from gpushmem.ops import TEAM_NODE, TEAM_SHARED
 from gpushmem.simt.compiler import observer
-from gpushmem.simt.run.kernel import Form, Running, form_hooks
+from gpushmem.simt.run.kernel import Form, form_hooks
 from gpushmem.simt.run.queue import of_process
 from gpushmem.trace import counting
 from gpushmem.trace.counters import Counters, Stats
 from gpushmem.trace.facts import Facts
 from gpushmem.trace.kernels import native
-from gpushmem.trace.ring import CALL, COMPILE, KIND_OF, MEET, NO_PE, RANGE, Ring
+from gpushmem.trace.ring import Ring
 
 __all__ = ["Tracer", "trace_kernels", "tracer"]
 
@@ -82,27 +79,29 @@ def _of_process(setting: str, folder: Path, pid: int) -> Tracer:
     return Tracer(Ring(folder, pe, n_pes, settings.get("GPUSHMEM_TRACE_EVENTS")), native())
 
 
-class Tracer:
-    """Records the host's part of a PE's events, and what numbers in all of them mean.
+class Tracer(HostTracer):
+    """The host's part of a PE's events.
 
     In the place of the ring there may be counters, to which events are added: then `calls` are
     those of `counting`.
     """
 
     pending = False  # for `diagnosis.termination.Late`: nothing is
+    long = LONG
 
     def __init__(self, ring: Ring | Counters, calls: SimpleNamespace) -> None:
+        super().__init__()
         self._ring, self._calls, self.address = ring, calls, ring.address
-        self._facts = Facts(ring, self._calls.now)
+        self.counts = isinstance(ring, Counters)
+        self.facts = Facts(ring, self.now)
         self._seen = 0, 0  # events there had been at the last looks for texts
-        self._threads: dict[int, int] = {}
         self._look_at_clocks(0)
         form_hooks[:] = [self._form_made]
 
     def begin(self, world: World) -> None:
         """A job begins, of this process."""
-        self._world = world
-        self.allocated: Callable[[], Sequence[Any]] = list
+        self._world, self.teams_in = world, world.teams_in
+        self.allocated = list
         world.native["trace"] = self.address
         hooks = self._calls.hooks
         of_process["own"] = self.address
@@ -110,116 +109,36 @@ class Tracer:
         of_process["ended"], of_process["began"] = hooks["run_ended"], hooks["run_began"]
 
     def _form_made(self, form: Form) -> None:
-        form.launch["label"] = self._facts.name(form.name)
+        form.launch["label"] = self.facts.name(form.name)
 
     def mapped(self) -> None:
-        """The heap has been mapped."""
-        self._ring.describe(heap_bytes=self._world.heap_bytes, init=self._calls.now())
+        self._ring.describe(heap_bytes=self._world.heap_bytes, init=self.now())
         for team in (TEAM_SHARED, TEAM_NODE):
-            self._facts.team(int(team), [*self._world.job.node])
+            self.facts.team(int(team), [*self._world.job.node])
 
     # --- the host
 
-    def meeting(self, what: str) -> AbstractContextManager[None]:
-        """All PEs make this call, and wait for each other in it."""
-        return self._during(MEET, self._facts.name(what))
+    def now(self) -> int:
+        return int(self._calls.now())
 
-    def calling(self, what: str) -> AbstractContextManager[None]:
-        """The host makes a call that waits, or takes a while."""
-        return self._during(CALL, self._facts.name(what))
+    def append(
+        self, kind: int, pe: int, at: int, value: int, nbytes: int, site: int, thread: int,
+        began: int, ended: int,
+    ) -> int:  # fmt: skip
+        number = self._calls.append(
+            self.address, kind, pe, at, value, nbytes, site, thread, began, ended, 0, 0
+        )
+        return int(number)
 
-    def ranging(self, name: str) -> AbstractContextManager[None]:
-        """The program names what it does."""
-        return self._during(RANGE, self._facts.name(name))
+    def end(self, number: int) -> None:
+        self._calls.close(self.address, number)
 
-    @contextmanager
-    def _during(self, kind: int, value: int) -> Iterator[None]:
-        number = self._append(kind, value=value)
-        try:
-            yield
-        finally:
-            self._calls.close(self.address, number)
+    def where(self, array: Any) -> int | None:
+        return address_of(array) - self._world.heap if isinstance(array, np.ndarray) else None
 
-    def call(self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]) -> Any:
-        """An operation that the host performs itself."""
-        if op.facts.meets:
-            with self._during(KIND_OF[op.name], int(arguments.get("team", TEAM_WORLD))):
-                result = run()
-        else:
-            place, began = user_place(), self._calls.now()
-            result = run()
-            self._performed(op, arguments, place, began)
-        for team, pes in self._world.teams_in(result):
-            self._facts.team(team, pes)
-        return result
-
-    def queued(
-        self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], _: int
-    ) -> Callable[[], Any]:
-        """An operation that the host queues on a stream."""
-        place = user_place()
-
-        def queued() -> Any:
-            began = self._calls.now()
-            result = run()
-            self._performed(op, arguments, place, began)
-            return result
-
-        return queued
-
-    def _performed(self, op: Op, arguments: dict[str, Any], place: Place, began: int) -> None:
-        pe, value = int(arguments.get("pe", NO_PE)), arguments.get("value", 0)
-        value = int(value) if isinstance(value, int | np.integer) else 0
-        effects = [
-            effect
-            for effect in op.facts.effects
-            if op.arrays[effect.array].symmetric and isinstance(arguments[effect.array], np.ndarray)
-        ]
-        ended, heap = self._calls.now(), self._world.heap
-        events = [
-            (address_of(arguments[effect.array]) - heap, nbytes_of(effect, arguments))
-            for effect in effects
-        ]
-        if not events or isinstance(self._ring, Counters):  # which count calls
-            events = [(-1, sum(nbytes for _, nbytes in events))]
-        for at, nbytes in events:
-            self._append(KIND_OF[op.name], pe, at, value, nbytes, place, began, ended)
-
-    @contextmanager
-    def preparing(self, kernel: str) -> Iterator[None]:
-        """The host prepares a launch, and compiles the kernel unless it is known."""
-        began = self._calls.now()
-        yield
-        ended = self._calls.now()
-        if ended - began > LONG:
-            self._append(COMPILE, value=self._facts.name(kernel), began=began, ended=ended)
-
-    def submitted(self, launch: Running) -> None:
-        """The host queues a kernel."""
-        name, site = self._facts.name(launch.name), self._facts.site(user_place())
-        self._calls.launched(self.address, name, site, self._thread())
-
-    def _append(
-        self,
-        kind: int,
-        pe: int = NO_PE,
-        at: int = -1,
-        value: int = 0,
-        nbytes: int = 0,
-        place: Place | None = None,
-        began: int = 0,
-        ended: int = 0,
-    ) -> int:
-        """A new event of the host; it begins now if nothing else is said. Returns its number."""
-        value, site = ctypes.c_int64(value).value, self._facts.site(place or user_place())
-        return self._calls.append(
-            self.address, kind, pe, at, value, nbytes, site, self._thread(),
-            began or self._calls.now(), ended, 0, 0,
-        )  # fmt: skip
-
-    def _thread(self) -> int:
-        """The number of the calling thread."""
-        return self._threads.setdefault(get_ident(), len(self._threads))
+    def launched(self, kernel: str) -> None:
+        name, site = self.facts.name(kernel), self.facts.site(user_place())
+        self._calls.launched(self.address, name, site, self.thread())
 
     # --- what numbers mean
 
@@ -232,7 +151,7 @@ class Tracer:
         self._seen = self._seen[1], n
         for what, addresses in (("site", sites), ("name", names)):
             for address in np.unique(addresses).tolist():
-                self._facts.of_kernel(what, address, partial(_text_at, address))
+                self.facts.of_kernel(what, address, partial(_text_at, address))
         self._look_at_clocks(1)
 
     def _look_at_clocks(self, which: int) -> None:
@@ -240,19 +159,11 @@ class Tracer:
         header, best = self._ring.header, 1 << 62
         for _ in range(5):
             before = time.monotonic_ns()
-            shown = self._calls.now()
+            shown = self.now()
             after = time.monotonic_ns()
             if after - before < best:
                 best, pair = after - before, (shown, (before + after) // 2)
         header["ticks"][0, which], header["ns"][0, which] = pair
-
-    def name_arrays(self) -> None:
-        """Write down which arrays are new."""
-        self._facts.arrays(self.allocated())
-
-    def released(self, offset: int) -> None:
-        """An array has been freed."""
-        self._facts.released(offset)
 
     def stats(self) -> Stats | None:
         """The counters, if there are some."""
@@ -262,10 +173,9 @@ class Tracer:
         return self._ring.stats()
 
     def close(self) -> None:
-        """The PE's part of the job is over; it may begin another."""
         of_process["began"] = of_process["ended"] = of_process["block_ended"] = 0
         self.late()
-        self._ring.describe(end=self._calls.now())
+        self._ring.describe(end=self.now())
         self._ring.give_back()
 
 

@@ -29,7 +29,7 @@ from gpushmem.errors import ShmemError
 from gpushmem.job.job import Job
 from gpushmem.job.limits import within_limits
 from gpushmem.ops import QP_DEFAULT
-from gpushmem.ops.team import Team
+from gpushmem.ops.team import teams_in
 from gpushmem.simt.base.layout import new, offset
 from gpushmem.size import span
 
@@ -170,10 +170,9 @@ class World:
 
     def teams_in(self, result: Any) -> Iterator[tuple[int, list[int]]]:
         """The teams that an operation has returned, if any: their numbers, and members."""
-        for team in result if isinstance(result, tuple) else (result,):
-            if isinstance(team, Team) and team >= 0:
-                n = int(self.teams["n_pes"][team])
-                yield int(team), self.members[int(team)][:n].tolist()
+        for team in teams_in(result):
+            n = int(self.teams["n_pes"][team])
+            yield int(team), self.members[int(team)][:n].tolist()
 
     def checking(self, blocks: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
         """The WORLD of kernels that check what is allocated: these (offset, bytes), sorted."""

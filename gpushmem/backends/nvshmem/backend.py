@@ -176,7 +176,9 @@ class NvshmemBackend:
         self._host_calls = HostCalls(
             self._device, loader, self.n_pes, self._scratch, self._check_symmetric
         )
-        self._tracer.began(self._heap, heap_bytes, partial(clock.read, self._device, loader))
+        self._tracer.began(
+            self._heap, heap_bytes, partial(clock.read, self._device, loader), self._teams.returned
+        )
 
     def _layout(self) -> None:
         """Reserve the symmetric memory that gpushmem itself needs."""
@@ -258,7 +260,8 @@ class NvshmemBackend:
     # --- memory
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> GpuArray:
-        self._tracer.arrays(self.allocated)
+        self._tracer.allocated = self.allocated
+        self._tracer.arrays()
         return at(self._heap + offset, shape, dtype)
 
     def released(self, offset: int, nbytes: int) -> None:
@@ -389,7 +392,12 @@ class NvshmemBackend:
         cuda, native = self._device.stream_of(config.stream), tuple(map(as_gpu, args))
         with self._tracer.preparing(kernel.name):
             go = kernel.prepare(self._loader, shape, cuda, native, dependent)
-        return self._tracer.launching(kernel.name, go)
+
+        def launch() -> None:
+            self._tracer.launched(kernel.name)
+            go()
+
+        return launch if self._tracer.address else go
 
     def init_module(self, module: Any) -> None:
         modules.init_module(module, self._device)
@@ -439,9 +447,7 @@ class NvshmemBackend:
                 self._teams.check(arguments["team"], op.name)
             if op.facts.meets and stream is None:
                 self.synchronize()
-        result = self._tracer.call(op, arguments, run)
-        self._tracer.teams(result, self._teams.members)
-        return result
+        return self._tracer.call(op, arguments, run)
 
     def _check_sendable(self, op: Op, arguments: dict[str, Any]) -> None:
         """Raise if an operation is to a PE behind a network that does not know its local memory."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
+from typing import Any
 
 from nvshmem import bindings
 from nvshmem import core as nvshmem
@@ -19,7 +20,7 @@ from nvshmem import core as nvshmem
 from gpushmem.backends.hostcalls import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
-from gpushmem.ops.team import Team
+from gpushmem.ops.team import Team, teams_in
 
 __all__ = ["Teams"]
 
@@ -90,6 +91,11 @@ class Teams:
         """The members of a team, as PEs of the job."""
         n = self.team_n_pes(team)
         return [self.team_translate_pe(team, pe, TEAM_WORLD) for pe in range(n)]
+
+    def returned(self, result: Any) -> Iterator[tuple[int, list[int]]]:
+        """The teams that an operation has returned, if any: their numbers, and members."""
+        for team in teams_in(result):
+            yield int(team), self.members(team)
 
     def team_split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
         n, last = self.team_n_pes(parent), start + (size - 1) * stride

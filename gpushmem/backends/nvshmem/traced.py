@@ -10,28 +10,25 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
 from gpushmem import settings
-from gpushmem.backends.hostcalls import nbytes_of
 from gpushmem.backends.nvshmem.arrays import GpuArray
 from gpushmem.backends.nvshmem.device import Device
 from gpushmem.backends.nvshmem.drain import AT, Drain, Meaning, new_header
 from gpushmem.backends.nvshmem.status import check
+from gpushmem.backends.readers import Reader
+from gpushmem.backends.traced import HostTracer, TeamsIn
 from gpushmem.errors import ShmemError
-from gpushmem.lines import Place, user_place
-from gpushmem.ops import TEAM_WORLD, Op
-from gpushmem.ops.team import Team
 from gpushmem.trace.facts import Facts
-from gpushmem.trace.ring import CALL, COMPILE, EVENT, KIND_OF, LAUNCH, MEET, NO_PE, RANGE, Ring
+from gpushmem.trace.ring import EVENT, LAUNCH, Ring
 
 __all__ = ["Tracer", "Untraced", "tracer"]
 
@@ -43,56 +40,21 @@ FAR = 1_000_000_000  # nanoseconds between looks at the clocks, from which on th
 now = time.monotonic_ns
 
 
-class Untraced:
+class Untraced(Reader):
     """Records nothing."""
 
     address = 0  # of the ring on the GPU
-    nothing = nullcontext()
 
-    def began(self, heap: int, heap_bytes: int, clock: Callable[[], int]) -> None:
+    def began(
+        self, heap: int, heap_bytes: int, clock: Callable[[], int], teams_in: TeamsIn
+    ) -> None:
         """The heap is there. `clock()` is the GPU's time, in nanoseconds, when it is idle."""
-
-    def meeting(self, what: str) -> AbstractContextManager[None]:
-        """All PEs make this call, and wait for each other in it."""
-        return self.nothing
-
-    def calling(self, what: str) -> AbstractContextManager[None]:
-        """The host makes a call that waits, or takes a while."""
-        return self.nothing
-
-    def ranging(self, name: str) -> AbstractContextManager[None]:
-        """The program names what it does."""
-        return self.nothing
-
-    def preparing(self, kernel: str) -> AbstractContextManager[None]:
-        """The host prepares a launch, and compiles the kernel unless it is known."""
-        return self.nothing
-
-    def launching(self, kernel: str, go: Callable[[], None]) -> Callable[[], None]:
-        """A launch that is recorded when it is made."""
-        return go
-
-    def call(self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]) -> Any:
-        """An operation of the host."""
-        return run()
-
-    def teams(self, result: Any, members: Callable[[int], list[int]]) -> None:
-        """An operation has returned this: it may be teams, which it has made."""
 
     def loaded(self, about: dict[str, Any]) -> None:
         """A kernel that is traced has been loaded; what numbers in its events mean."""
 
-    def arrays(self, allocated: Callable[[], Sequence[Any]]) -> None:
-        """There may be new ones among all symmetric arrays."""
-
-    def released(self, offset: int) -> None:
-        """An array has been freed."""
-
     def idle(self) -> None:
         """No kernel of this PE runs."""
-
-    def close(self) -> None:
-        """The PE's part of the job is over; it may begin another."""
 
 
 def tracer(device: Device, pe: int, n_pes: int) -> Untraced:
@@ -107,13 +69,15 @@ def _of_process(device: Device, folder: Path, pe: int, n_pes: int) -> Tracer:
     return Tracer(device, folder, pe, n_pes, settings.get("GPUSHMEM_TRACE_EVENTS"))
 
 
-class Tracer(Untraced):
+class Tracer(HostTracer, Untraced):
     """Records the events of a PE."""
 
+    long = LONG
+
     def __init__(self, device: Device, folder: Path, pe: int, n_pes: int, most: int) -> None:
+        super().__init__()
         self._ring, self._adding = Ring(folder, pe, n_pes, most), threading.Lock()
-        self._facts = Facts(self._ring, now)
-        self._threads: dict[int, int] = {}
+        self.facts = Facts(self._ring, now)
         self._ring.header["ticks"] = self._ring.header["ns"] = now()
         on_gpu = self._on_gpu = Ring(folder, pe, n_pes, most, gpu=True)
         self._header = on_gpu.header
@@ -125,7 +89,10 @@ class Tracer(Untraced):
         self._drain, self._looking = Drain(copier.read, self.address, on_gpu), threading.Lock()
         self._device, self._over = device, threading.Event()
 
-    def began(self, heap: int, heap_bytes: int, clock: Callable[[], int]) -> None:
+    def began(
+        self, heap: int, heap_bytes: int, clock: Callable[[], int], teams_in: TeamsIn
+    ) -> None:
+        self.teams_in = teams_in
         self._ring.describe(heap_bytes=heap_bytes, init=now())
         self._drain.heap, self._clock = heap, clock
         self._look_at_clocks()
@@ -145,109 +112,37 @@ class Tracer(Untraced):
 
     # --- the host
 
-    def meeting(self, what: str) -> AbstractContextManager[None]:
-        return self._during(MEET, self._facts.name(what))
+    def now(self) -> int:
+        return now()
 
-    def calling(self, what: str) -> AbstractContextManager[None]:
-        return self._during(CALL, self._facts.name(what))
-
-    def ranging(self, name: str) -> AbstractContextManager[None]:
-        return self._during(RANGE, self._facts.name(name))
-
-    @contextmanager
-    def _during(self, kind: int, value: int) -> Iterator[None]:
-        number = self._append(kind, value=value, ended=0)
-        try:
-            yield
-        finally:
-            with self._adding:
-                self._ring.event(number)["ended"] = now()
-
-    @contextmanager
-    def preparing(self, kernel: str) -> Iterator[None]:
-        began = now()
-        yield
-        if now() - began > LONG:
-            self._append(COMPILE, value=self._facts.name(kernel), began=began)
-
-    def launching(self, kernel: str, go: Callable[[], None]) -> Callable[[], None]:
-        name = self._facts.name(kernel)
-
-        def launch() -> None:
-            self._append(LAUNCH, value=name)
-            go()
-
-        return launch
-
-    def call(self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]) -> Any:
-        if op.facts.meets:
-            team = int(arguments.get("team", TEAM_WORLD))
-            with self._during(KIND_OF[op.name], team):
-                return run()
-        if op.facts.waits_for:
-            with self.calling(op.name):
-                return run()
-        place, began = user_place(), now()
-        result = run()
-        if op.facts.effects or op.facts.orders:
-            self._performed(op, arguments, place, began)
-        return result
-
-    def _performed(self, op: Op, arguments: dict[str, Any], place: Place, began: int) -> None:
-        pe, value = int(arguments.get("pe", NO_PE)), arguments.get("value", 0)
-        value = int(value) if isinstance(value, int | np.integer) else 0
-        add = partial(self._append, KIND_OF[op.name], pe, place=place, began=began, ended=now())
-        effects = [
-            effect
-            for effect in op.facts.effects
-            if op.arrays[effect.array].symmetric and isinstance(arguments[effect.array], GpuArray)
-        ]
-        for effect in effects:
-            at = arguments[effect.array].address - self._drain.heap
-            add(at=at, value=value, nbytes=nbytes_of(effect, arguments))
-        if not effects:
-            add(value=value)
-
-    def _append(
-        self,
-        kind: int,
-        pe: int = NO_PE,
-        at: int = -1,
-        value: int = 0,
-        nbytes: int = 0,
-        place: Place | None = None,
-        began: int = 0,
-        ended: int | None = None,
-    ) -> int:
-        """A new event of the host, from now to now if nothing else is said. Returns its number."""
-        began = began or now()
-        new, value = np.zeros(1, EVENT), ctypes.c_int64(value).value
-        new["began"], new["ended"] = began, now() if ended is None else ended
-        new["site"] = self._facts.site(place or user_place())
+    def append(
+        self, kind: int, pe: int, at: int, value: int, nbytes: int, site: int, thread: int,
+        began: int, ended: int,
+    ) -> int:  # fmt: skip
+        new = np.zeros(1, EVENT)
+        new["began"], new["ended"], new["site"], new["block"] = began, ended, site, thread
         new["at"], new["value"], new["nbytes"] = at, value, nbytes
         new["kind"], new["pe"] = kind, pe
         with self._adding:
-            new["block"] = self._threads.setdefault(get_ident(), len(self._threads))
             return self._ring.extend(new)
+
+    def end(self, number: int) -> None:
+        with self._adding:
+            self._ring.event(number)["ended"] = now()
+
+    def where(self, array: Any) -> int | None:
+        return array.address - self._drain.heap if isinstance(array, GpuArray) else None
+
+    def launched(self, kernel: str) -> None:
+        self._note(LAUNCH, value=self.facts.name(kernel), ended=now())
 
     # --- what numbers mean
 
-    def teams(self, result: Any, members: Callable[[int], list[int]]) -> None:
-        for team in result if isinstance(result, tuple) else (result,):
-            if isinstance(team, Team) and team >= 0:
-                self._facts.team(int(team), members(team))
-
     def loaded(self, about: dict[str, Any]) -> None:
         for what, number, text in about["texts"]:
-            self._facts.of_kernel(what, number, partial(str, text))
-        name = self._facts.name(about["name"])
+            self.facts.of_kernel(what, number, partial(str, text))
+        name = self.facts.name(about["name"])
         self._drain.meanings[about["kernel"]] = Meaning(name, about["waits"])
-
-    def arrays(self, allocated: Callable[[], Sequence[Any]]) -> None:
-        self._facts.arrays(allocated())
-
-    def released(self, offset: int) -> None:
-        self._facts.released(offset)
 
     # --- the GPU
 

@@ -170,7 +170,9 @@ LAUNCH = _struct(
     ("idle", "i8"),  # called in each turn of the ring in which no thread has moved
     ("leave", "i8"),  # called when the grid has ended, before its memory is given back
     ("block_ended", "i8"),  # called with the FIBER that ends last of a block, see BLOCK.began
-    ("kept", "i8"),  # the embedder's own: where that keeps what it sees, and the kernel's number
+    # The embedder's own: where that keeps what it sees, the number of what began, and the name.
+    ("kept", "i8"),
+    ("event", "i8"),
     ("label", "i8"),
     ("stepped", "i8"),  # the embedder's own
     ("seed", "i8"),  # of the order in which blocks and threads start; 0: their own order
