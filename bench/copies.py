@@ -10,7 +10,7 @@ import time
 from harness import report, row
 
 import gpushmem as shmem
-from gpushmem.backends.cpu.world import World
+from gpushmem.backends.cpu.sync.world import World
 
 MEGABYTES = 1, 2, 4, 8, 16, 64
 ROUNDS, MOVED = 7, 64 << 20  # series, and about how many bytes each moves

@@ -57,10 +57,10 @@ backends-nan-lost  gpushmem/backends/reductions.py  conformance/test_collectives
 backends-no-timeout-of-0  gpushmem/backends/host_arguments.py  conformance/test_timeouts.py
 - if number < 0:
 + if number <= 0:
-cpu-swap-operands  gpushmem/backends/cpu/atomics.py  conformance/test_atomics.py
+cpu-swap-operands  gpushmem/backends/cpu/operations/atomics.py  conformance/test_atomics.py
 - result = builder.cmpxchg(pointer, args[1], args[2], ORDER, ORDER)
 + result = builder.cmpxchg(pointer, args[2], args[1], ORDER, ORDER)
-cpu-wrong-peer-of-team  gpushmem/backends/cpu/rounds.py  conformance/test_teams.py
+cpu-wrong-peer-of-team  gpushmem/backends/cpu/sync/barrier.py  conformance/test_teams.py
 - return (pe_of(team, rank) - record.world_pe) * record.span
 + return (rank - record.my_pe) * record.span
 weak-fence-off-by-one  gpushmem/backends/cpu/weak/pending.py  weak/test_pending.py
@@ -69,10 +69,10 @@ weak-fence-off-by-one  gpushmem/backends/cpu/weak/pending.py  weak/test_pending.
 weak-quiet-without-last-call  gpushmem/backends/cpu/weak/pending.py  weak/test_programs.py
 - if as_pending(at).call <= calls and is_of(at, pe, qps) and covered(at, fiber):
 + if as_pending(at).call < calls and is_of(at, pe, qps) and covered(at, fiber):
-nvshmem-fence-of-one-thread  gpushmem/backends/nvshmem/ordering.py  nvshmem_cpu/test_findings.py
+fence-of-one-thread  gpushmem/backends/nvshmem/operations/ordering.py  nvshmem_cpu/test_findings.py
 - if orders in ("fence", "quiet") or (meets and orders != "barrier"):
 + if orders == "quiet" or (meets and orders != "barrier"):
-nvshmem-lost-events-not-counted  gpushmem/backends/nvshmem/drain.py  nvshmem/test_trace.py
+nvshmem-lost-events-not-counted  gpushmem/backends/nvshmem/trace/drain.py  nvshmem/test_trace.py
 - self._lose(first - self._next)
 nvshmem-cpu-wrong-partner  gpushmem/backends/nvshmem_cpu/teams.py  nvshmem_cpu/test_state.py
 - return rank + 1, [], [INVALID] * phases

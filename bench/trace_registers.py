@@ -10,7 +10,7 @@ from numba import cuda
 from numba.cuda import types
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem import aot
+from gpushmem.backends.nvshmem.compile import aot
 
 F32, U64, INT = types.float32[::1], types.uint64[::1], types.int64
 

@@ -22,8 +22,8 @@ import gpushmem as shmem
 from gpushmem import beside as processes
 from gpushmem import disk, settings, store
 from gpushmem.artifacts.toolchain import compilers, engine
-from gpushmem.backends.cpu import meeting
 from gpushmem.backends.cpu.backend import CpuBackend
+from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.simt.base import printing
 from gpushmem.simt.base.native import LEVELS, level
 from gpushmem.simt.run import helpers, queue, scheduler
@@ -65,7 +65,7 @@ def _compile() -> None:
     flag = types.Array(types.uint64, 1, "C")
     Kernel(_usual, cache=True).compile((data, data, flag, types.int64))
     helpers.native()
-    for part in (queue.native, meeting.native, printing.install, scheduler.addresses):
+    for part in (queue.native, host_barrier.native, printing.install, scheduler.addresses):
         part()
 
 

@@ -47,7 +47,7 @@ def test_public_names_are_all_there_is():
 # Code, and the modules that it must not load.
 LIGHT = {
     "import gpushmem": ("numba", "numpy", "llvmlite", "click", "IPython"),
-    "from gpushmem.backends.nvshmem import aot, compiler": ("gpushmem.simt",),
+    "from gpushmem.backends.nvshmem.compile import aot, compiler": ("gpushmem.simt",),
     "import gpushmem.diagnosis.jobs, gpushmem.start.launch.local": ("numba", "gpushmem.simt"),
     "import gpushmem.start.bootstrap": ("numba", "gpushmem.start.launch"),
     "import gpushmem.progress": ("rich", "numba", "numpy"),
@@ -130,18 +130,43 @@ ROOMS = {
         "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
         "errors",
     ],
+    "backends/cpu/sync": [
+        "backends", "diagnosis", "simt/compiler", "simt/base", "artifacts", "job", "ops", "size",
+        "errors",
+    ],
+    "backends/cpu/operations": [
+        "backends", "backends/cpu/sync", "check", "trace", "trace/ring", "diagnosis", "simt/run",
+        "simt/compiler", "simt/base", "artifacts", "job", "ops", "size", "errors",
+    ],
     "backends": [
-        "check", "trace", "trace/ring", "trace/facts", "trace/counters", "diagnosis", "simt/run",
-        "simt/grid", "simt/compiler", "simt/base", "artifacts", "job", "lines", "ops", "store",
-        "settings", "size", "arguments", "errors",
+        "backends/cpu/operations", "backends/cpu/sync", "check", "trace", "trace/ring",
+        "trace/facts", "trace/counters", "diagnosis", "simt/run", "simt/grid", "simt/compiler",
+        "simt/base", "artifacts", "job", "lines", "ops", "store", "settings", "size", "arguments",
+        "errors",
+    ],
+    "backends/nvshmem/versions.py": ["artifacts", "settings", "errors"],
+    "backends/nvshmem/gpu": ["arguments", "errors"],
+    "backends/nvshmem/trace": [
+        "backends", "backends/nvshmem/gpu", "trace/ring", "trace/events", "trace/facts", "ops",
+        "settings", "lines", "errors",
+    ],
+    "backends/nvshmem/operations": [
+        "backends", "backends/nvshmem/trace", "backends/nvshmem/versions", "ops", "store", "errors",
+    ],
+    "backends/nvshmem/compile": [
+        "backends", "backends/nvshmem/operations", "backends/nvshmem/trace",
+        "backends/nvshmem/versions", "artifacts", "ops", "store", "settings", "errors",
     ],
     "backends/nvshmem": [
-        "backends", "trace/ring", "trace/events", "trace/facts", "artifacts", "job", "lines", "ops",
-        "store", "settings", "size", "arguments", "errors",
+        "backends", "backends/nvshmem/compile", "backends/nvshmem/operations",
+        "backends/nvshmem/trace", "backends/nvshmem/gpu", "backends/nvshmem/versions", "artifacts",
+        "job", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem_cpu": [
-        "backends", "backends/nvshmem", "diagnosis", "simt/bitcode", "simt/intrinsics", "simt/run",
-        "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "size", "errors",
+        "backends", "backends/cpu/operations", "backends/cpu/sync", "backends/nvshmem/compile",
+        "backends/nvshmem/operations", "backends/nvshmem/versions", "diagnosis", "simt/bitcode",
+        "simt/intrinsics", "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops",
+        "settings", "errors",
     ],
     "start/launch": [
         "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
@@ -154,22 +179,27 @@ ROOMS = {
     ],
     "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
-        "kernels", "groups", "runtime", "memory", "backends", "simt/base", "artifacts", "job",
-        "ops", "settings", "lines", "imports", "arguments", "errors",
+        "kernels", "groups", "runtime", "memory", "backends/cpu/sync", "simt/base", "artifacts",
+        "job", "ops", "settings", "lines", "imports", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "compat": [
-        "runtime", "memory", "simulator", "torch", "backends", "simt/numba_cuda", "simt/compiler",
+        "runtime", "memory", "simulator", "torch", "backends", "backends/cpu/operations",
+        "simt/numba_cuda", "simt/compiler",
         "simt/base", "artifacts", "job", "ops", "settings", "lines", "imports", "errors",
         "__version__",
     ],
-    "doctor": ["gpushmem", "backends", "backends/nvshmem", "settings", "size", "errors"],
+    "doctor": [
+        "gpushmem", "backends", "backends/nvshmem", "backends/nvshmem/versions", "settings", "size",
+        "errors",
+    ],
     "explain": [
-        "kernel", "runtime", "simulator", "backends/nvshmem", "simt/run", "simt/grid", "artifacts",
-        "job", "progress",
+        "kernel", "runtime", "simulator", "backends/nvshmem/compile", "simt/run", "simt/grid",
+        "artifacts", "job", "progress",
     ],
     "engine.py": [
-        "gpushmem", "backends", "simt/run", "simt/base", "artifacts", "beside", "store", "disk",
+        "gpushmem", "backends", "backends/cpu/sync", "simt/run", "simt/base", "artifacts", "beside",
+        "store", "disk",
         "settings",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
@@ -180,7 +210,8 @@ ROOMS = {
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "compat", "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis",
-        "doctor", "engine", "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job",
+        "doctor", "engine", "explain", "kernel", "simulator", "backends", "backends/nvshmem",
+        "backends/nvshmem/compile", "backends/nvshmem/versions", "job",
         "store", "progress", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
@@ -213,7 +244,7 @@ def imports_of(source, package):
         ("import numba, gpushmem.runtime", {"runtime"}),
         ("import gpushmem as shmem", {"gpushmem"}),
         ("from gpushmem import runtime, errors", {"runtime", "errors"}),
-        ("from gpushmem.backends.cpu import world", {"backends"}),
+        ("from gpushmem.backends.cpu import backend", {"backends"}),
         ("from gpushmem.backends.nvshmem import backend", {"backends/nvshmem"}),
         ("from ... import runtime", {"runtime"}),
         ("from ...backends import cpu", {"backends"}),

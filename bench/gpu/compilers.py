@@ -168,7 +168,7 @@ def make(folder, arch="sm_90a"):
 
     import gpushmem as shmem
     from gpushmem.artifacts.arguments import pack, parameters, words_of
-    from gpushmem.backends.nvshmem import aot, compiler
+    from gpushmem.backends.nvshmem.compile import aot, compiler
 
     folder.mkdir(parents=True, exist_ok=True)
     about = {}
@@ -238,7 +238,7 @@ def sizes(result="bench/results/gpu-compilers.json"):
 
 def _needs(wanted, which):
     """What kernels need, linked to one object."""
-    from gpushmem.backends.nvshmem import aot, compiler
+    from gpushmem.backends.nvshmem.compile import aot, compiler
 
     arch = compiler.Arch.of("sm_90")
     made = {

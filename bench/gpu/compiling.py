@@ -30,7 +30,7 @@ def ours():
     from pairs import PAIRS
     from pairs import ours as function
 
-    from gpushmem.backends.nvshmem import aot
+    from gpushmem.backends.nvshmem.compile import aot
 
     began = time.perf_counter()
     kept = aot.artifact(function(NAME), PAIRS[NAME].argtypes, {}, "sm_90")

@@ -72,7 +72,7 @@ def compile_ours(folder, name):
     from cuda.core import Device
     from pairs import PAIRS, ours
 
-    from gpushmem.backends.nvshmem.aot import artifact
+    from gpushmem.backends.nvshmem.compile.aot import artifact
 
     major, minor = Device(0).compute_capability
     artifact(ours(name), PAIRS[name].argtypes, {}, f"sm_{major}{minor}" + "a" * (major >= 9))

@@ -17,10 +17,10 @@ from prepare import code_of
 import gpushmem as shmem
 from gpushmem import runtime
 from gpushmem.artifacts.arguments import pack, words_of
-from gpushmem.backends.nvshmem.arrays import at
+from gpushmem.backends.nvshmem.gpu.arrays import at
+from gpushmem.backends.nvshmem.gpu.status import check
 from gpushmem.backends.nvshmem.hostcalls import as_gpu
 from gpushmem.backends.nvshmem.kernels import Loaded
-from gpushmem.backends.nvshmem.status import check
 
 SIDES = ("ours", "theirs")
 CHECKED = 1 << 20  # bytes that are looked at, at each end

@@ -19,7 +19,7 @@ from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import progress
 
 if TYPE_CHECKING:
-    from gpushmem.backends.nvshmem.aot import Built
+    from gpushmem.backends.nvshmem.compile.aot import Built
     from gpushmem.kernel import Kernel
 
 __all__ = ["command"]
@@ -135,7 +135,7 @@ def _check_installed() -> None:
 
 
 def _archs(text: str) -> tuple[str, ...]:
-    from gpushmem.backends.nvshmem.compiler import Arch  # noqa: PLC0415
+    from gpushmem.backends.nvshmem.compile.compiler import Arch  # noqa: PLC0415
 
     return tuple(str(Arch.of(arch)) for arch in text.split(","))
 
@@ -148,7 +148,7 @@ def _in_a_pe(
     kinds: tuple[str, ...],
 ) -> list[Built]:  # fmt: skip
     """Compile the kernels; PEs with equal lists start at different places in them."""
-    from gpushmem.backends.nvshmem import aot  # noqa: PLC0415
+    from gpushmem.backends.nvshmem.compile import aot  # noqa: PLC0415
     from gpushmem.job.job import current  # noqa: PLC0415
 
     wanted = _launched_by(run) if run is not None else _named(args, signatures)

@@ -129,7 +129,7 @@ def _lacking() -> str:
 
 
 def _archs(text: str) -> tuple[str, ...]:
-    from gpushmem.backends.nvshmem.compiler import Arch  # noqa: PLC0415
+    from gpushmem.backends.nvshmem.compile.compiler import Arch  # noqa: PLC0415
 
     return tuple(str(Arch.of(arch)) for arch in text.split(","))
 

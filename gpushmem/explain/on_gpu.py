@@ -6,7 +6,7 @@ import gc
 import math
 from dataclasses import dataclass
 
-from gpushmem.backends.nvshmem import aot
+from gpushmem.backends.nvshmem.compile import aot
 from gpushmem.explain.launches import Launched
 from gpushmem.explain.occupancy import Occupancy, occupancy
 
@@ -38,7 +38,7 @@ def on_gpu(kernel: Launched, arch: str, asked: tuple[int, ...] = ()) -> OnGpu:
 
     The occupancy is told for the blocks that were launched, and for `asked` threads.
     """
-    from gpushmem.backends.nvshmem.compiler import Arch  # noqa: PLC0415  (takes a second)
+    from gpushmem.backends.nvshmem.compile.compiler import Arch  # noqa: PLC0415  (takes a second)
 
     if kernel.source is None:
         return OnGpu(

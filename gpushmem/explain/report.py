@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from gpushmem.backends.nvshmem import aot
+from gpushmem.backends.nvshmem.compile import aot
 from gpushmem.explain.launches import Launched, launched_by
 from gpushmem.explain.on_cpu import OnCpu, on_cpu
 from gpushmem.explain.on_gpu import OnGpu, forget_code_of_cpus, on_gpu

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from gpushmem import runtime
-from gpushmem.backends.cpu.mail import ANY, Letter
+from gpushmem.backends.cpu.sync.messages import ANY, Letter
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.job.forked import belongs
 from gpushmem.memory.asked import dtype_of

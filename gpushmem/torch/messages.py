@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.mail import Letter, Mail
+from gpushmem.backends.cpu.sync.messages import Letter, Mail
 from gpushmem.errors import ShmemError
 from gpushmem.simt.base.parking import Parked, block_signals
 from gpushmem.torch.work import Work, failure

@@ -89,7 +89,7 @@ PLACES = """
 import numpy as np
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.operations import hook
 from gpushmem.simt.run.kernel import Kernel
 
 

@@ -18,8 +18,8 @@ from ml_dtypes import finfo
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem.backends.cpu.rounds import TEXT_BYTES
-from gpushmem.backends.cpu.world import BOX_BYTES
+from gpushmem.backends.cpu.sync.barrier import TEXT_BYTES
+from gpushmem.backends.cpu.sync.world import BOX_BYTES
 from gpushmem.ops import OPS
 from tests import gpus, pes
 from tests.pes import compile_first, repeated

@@ -600,7 +600,7 @@ def test_a_kernel_that_fails(run_pes):
 
 SECOND = """
 import sys, numpy as np, gpushmem as shmem
-if {nothing}: sys.modules["gpushmem.backends.nvshmem.compiler"] = None
+if {nothing}: sys.modules["gpushmem.backends.nvshmem.compile.compiler"] = None
 @shmem.jit
 def kernel(x):
     shmem.p(x, 5, 0)

@@ -15,8 +15,8 @@ import pytest
 from numba import cfunc, types
 
 import gpushmem as shmem
-from gpushmem.backends.cpu import meeting
-from gpushmem.backends.cpu.world import LINE_OF, TEAM
+from gpushmem.backends.cpu.sync import host_barrier
+from gpushmem.backends.cpu.sync.world import LINE_OF, TEAM
 from gpushmem.diagnosis import movers
 from gpushmem.diagnosis.asking import Asking
 from gpushmem.ops import OPS
@@ -258,11 +258,13 @@ def test_a_host_that_waits_beside_a_busy_program_sleeps():
         os.sched_setaffinity(busy.pid, core)
         os.sched_setaffinity(0, core)
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-        assert not meeting.native()["passed"](record.ctypes.data, 1, 0), "the other has not come"
+        assert not host_barrier.native()["passed"](record.ctypes.data, 1, 0), (
+            "the other has not come"
+        )
         yields = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - before
     finally:
         os.sched_setaffinity(0, allowed)
         busy.kill()
         busy.communicate()
     assert record["crowded"] > 0
-    assert yields < meeting.YIELDS / 2
+    assert yields < host_barrier.YIELDS / 2

@@ -19,7 +19,8 @@ from tests.nvshmem.emulation import pes
 
 HEAP = 1 << 20
 if os.environ.get("EMULATION_LIBCUDA"):  # in the process that PEs are forked from
-    from gpushmem.backends.nvshmem import backend, compiler  # noqa: F401
+    from gpushmem.backends.nvshmem import backend  # noqa: F401
+    from gpushmem.backends.nvshmem.compile import compiler  # noqa: F401
 
 
 class Forked(peers.Peers):

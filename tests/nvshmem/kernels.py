@@ -136,7 +136,7 @@ def forms(op):
 
 def compiled(function, argtypes, arch, which="numba-cuda"):
     """The kernel's LTO-IR, and the names of the shims that it calls."""
-    from gpushmem.backends.nvshmem import compiler
+    from gpushmem.backends.nvshmem.compile import compiler
 
     return compiler.compile_kernel(function, argtypes, {}, arch, which=which)
 

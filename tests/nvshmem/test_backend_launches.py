@@ -558,7 +558,7 @@ def test_a_kernel_that_fails():
 def kinds_of_errors(*names):
     from cuda.bindings import driver as cuda
 
-    from gpushmem.backends.nvshmem.status import check
+    from gpushmem.backends.nvshmem.gpu.status import check
 
     found = []
     for name in names:
@@ -579,7 +579,7 @@ def test_errors_of_kernels_are_told_from_others():
 @host.job
 def launched(me, n, compiles):
     if not compiles:
-        sys.modules["gpushmem.backends.nvshmem.compiler"] = None
+        sys.modules["gpushmem.backends.nvshmem.compile.compiler"] = None
     began = time.monotonic()
     one[1, 1](shmem.zeros(2, np.int16))
     assert words(last())[2:4] == [2, 2]
@@ -594,7 +594,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
 
 @host.job
 def counted(me, n, folder):
-    from gpushmem.backends.nvshmem import compiler
+    from gpushmem.backends.nvshmem.compile import compiler
 
     compile_kernel = compiler.compile_kernel
 

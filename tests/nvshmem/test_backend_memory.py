@@ -300,7 +300,7 @@ def copies_made(me, n):
     """Reading and writing slices takes few calls of the driver."""
     from cuda.bindings import driver as cuda
 
-    from gpushmem.backends.nvshmem import device
+    from gpushmem.backends.nvshmem.gpu import device
 
     calls = []
 

@@ -135,7 +135,7 @@ def test_copies():
 @host.job
 def in_pieces(me, n):
     """More than the pinned memory holds: contiguous, and rows with gaps between them."""
-    from gpushmem.backends.nvshmem import device
+    from gpushmem.backends.nvshmem.gpu import device
 
     device.PIECE = 4096
     rows = np.random.default_rng(me).integers(0, 1000, (130, 40)).astype(np.int64)

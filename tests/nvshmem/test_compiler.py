@@ -11,7 +11,9 @@ from numba.cuda.typing.typeof import typeof
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.backends.nvshmem import aot, compiler, device_calls, multimem, shims, versions
+from gpushmem.backends.nvshmem import versions
+from gpushmem.backends.nvshmem.compile import aot, compiler, shims
+from gpushmem.backends.nvshmem.operations import device_calls, multimem
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels

@@ -14,7 +14,8 @@ import gpushmem as shmem
 from gpushmem.artifacts import fingerprint, origin, twins
 from gpushmem.artifacts.arguments import pack, parameters, words_of
 from gpushmem.artifacts.refusal import KernelTypingError
-from gpushmem.backends.nvshmem import aot, compiler, versions
+from gpushmem.backends.nvshmem import versions
+from gpushmem.backends.nvshmem.compile import aot, compiler
 from gpushmem.errors import ArgumentError
 
 SM_90 = compiler.Arch.of("sm_90")

@@ -12,7 +12,9 @@ from numba.core.errors import NumbaError
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.backends.nvshmem import compiler, gemm, mathdx, versions
+from gpushmem.backends.nvshmem import versions
+from gpushmem.backends.nvshmem.compile import compiler
+from gpushmem.backends.nvshmem.operations import gemm, mathdx
 
 BYTES = gemm.BYTES
 DTYPES = ("float16", "float32", "float64")

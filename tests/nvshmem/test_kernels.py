@@ -24,7 +24,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
 from gpushmem.backends.cpu.backend import CpuBackend
-from gpushmem.backends.nvshmem import aot, compiler
+from gpushmem.backends.nvshmem.compile import aot, compiler
 from gpushmem.kernel import launch_hooks
 
 ARCHS = ("sm_80", "sm_90", "sm_100")

@@ -17,7 +17,7 @@ from numba import cuda, types
 from nvshmem.bindings.device.numba import _numbast as by_hand
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem import aot, compiler
+from gpushmem.backends.nvshmem.compile import aot, compiler
 from gpushmem.ops import OPS
 from tests.nvshmem.machine import reader, rows
 

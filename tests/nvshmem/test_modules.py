@@ -39,7 +39,7 @@ def with_nvshmem():
 
     Any code will do that has NVSHMEM's functions: C++ with its headers takes ten seconds.
     """
-    from gpushmem.backends.nvshmem import aot
+    from gpushmem.backends.nvshmem.compile import aot
 
     made = aot.artifact(waiting.py_func, (array_of(types.int64),), {}, "sm_90a")
     return made.code, made.about["entry"]

@@ -13,16 +13,15 @@ from numba.cuda.descriptor import cuda_target
 
 import gpushmem as shmem
 from gpushmem.backends import argument_types
-from gpushmem.backends.nvshmem import (
-    compiler,
+from gpushmem.backends.nvshmem.compile import compiler, shims
+from gpushmem.backends.nvshmem.operations import (
     composed,
     device_calls,
     elements,
     lowering,
     multimem,
-    shims,
-    trace_ranges,
-)  # fmt: skip
+)
+from gpushmem.backends.nvshmem.trace import ranges
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
 
@@ -119,7 +118,7 @@ def test_every_row_is_lowered_in_one_way():
     lowering.install()
     ways = (
         lowering.CALLS, elements.DEFINITIONS, composed.CHOICES, multimem.NAMES,
-        trace_ranges.DEFINITIONS,
+        ranges.DEFINITIONS,
     )  # fmt: skip
     for op in kernels.rows():
         found = [way for way in ways if op.base in way]

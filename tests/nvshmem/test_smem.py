@@ -11,7 +11,7 @@ from numba import cuda, types
 from nvshmem.bindings import ask_smem as nvshmems
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem import compiler, shims
+from gpushmem.backends.nvshmem.compile import compiler, shims
 from gpushmem.ops import SMEM_BYTES
 from tests.nvshmem import emulation, host
 from tests.nvshmem.machine import reader

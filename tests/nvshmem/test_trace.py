@@ -20,8 +20,9 @@ from numba import cuda
 from numba.cuda import types
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem import aot, compiler, tracing
-from gpushmem.backends.nvshmem.drain import AT, Drain, Meaning, new_header
+from gpushmem.backends.nvshmem.compile import aot, compiler
+from gpushmem.backends.nvshmem.trace import recording
+from gpushmem.backends.nvshmem.trace.drain import AT, Drain, Meaning, new_header
 from gpushmem.ops import OPS
 from gpushmem.trace import load
 from gpushmem.trace.analysis import Analysis
@@ -161,7 +162,7 @@ def _llvm(traced):
              "    shmem.atomic_add(dst, 1, pe)"]  # fmt: skip
     exec("\n".join(lines), scope)
     compiler.lowering.install()
-    with compiler._compiling_for(SM_90), tracing.compiling(traced):
+    with compiler._compiling_for(SM_90), recording.compiling(traced):
         made = compiler._library(scope["kernel"], SHIFT, {}, (9, 0, ""), traced)
     text = "\n".join(made.llvm_strs)
     kinds = [part.kind for part in compiler._other_parts(made, "sm_90")]
@@ -198,9 +199,9 @@ def _events_of(names):
         which, dtype, timeout = kernels.forms(op)[-1]
         function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
         compiler.lowering.install()
-        with compiler._compiling_for(SM_90), tracing.compiling(True):
+        with compiler._compiling_for(SM_90), recording.compiling(True):
             made = compiler._library(function, argtypes, {}, (9, 0, ""), True)
-        calls = [call for text in made.llvm_strs for call, _ in tracing.CALLED.findall(text)]
+        calls = [call for text in made.llvm_strs for call, _ in recording.CALLED.findall(text)]
         found[name] = {what: calls.count(what) for what in ("note", "open")}
     return found
 
@@ -429,7 +430,7 @@ def test_the_newest_are_kept_and_others_counted(tmp_path, new, most):
 
 
 def test_of_many_blocks_some_record(traced):
-    blocks = 5 * tracing.MOST_BLOCKS - 3
+    blocks = 5 * recording.MOST_BLOCKS - 3
     numbers = [k for k in range(40) if block(100 + k, k, blocks=blocks) >= 0]
     assert numbers == list(range(0, 40, 5))
     kernel = traced.look(idle=True)[0]

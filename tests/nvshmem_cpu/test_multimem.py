@@ -47,7 +47,7 @@ def sums(dtype):
     """The sums are right; which instructions give them, and which should."""
 
     def body():
-        from gpushmem.backends.nvshmem import multimem
+        from gpushmem.backends.nvshmem.operations import multimem
         from gpushmem.simt.compiler.target import INTRINSICS
 
         shmem.init()

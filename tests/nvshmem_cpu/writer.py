@@ -7,7 +7,7 @@ import numpy as np
 from numba import types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.ranges import Ranges
+from gpushmem.backends.cpu.sync.ranges import Ranges
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.simt.base.c_code import internal

@@ -10,7 +10,8 @@ from numba.cuda import types
 
 import gpushmem as shmem
 from gpushmem.backends.calls import Operation
-from gpushmem.backends.cpu import hook, lowering
+from gpushmem.backends.cpu import lowering
+from gpushmem.backends.cpu.operations import hook
 from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS
 from gpushmem.ops.row import READS

@@ -381,7 +381,8 @@ def test_more_pes_than_cores(run_pes):
 
 @pytest.mark.cpu_backend
 def test_every_row_of_the_table_is_lowered():
-    from gpushmem.backends.cpu import lowering, trace_ranges
+    from gpushmem.backends.cpu import lowering
+    from gpushmem.backends.cpu.operations import trace_ranges
     from gpushmem.simt.compiler.target import names
 
     lowering.install()

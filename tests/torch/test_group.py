@@ -10,7 +10,7 @@ from numba.cuda import types
 
 import gpushmem.torch
 from gpushmem.artifacts.fingerprint import fingerprint, name_of
-from gpushmem.backends.cpu import staged
+from gpushmem.backends.cpu import host_collectives
 from gpushmem.errors import ArgumentError
 from gpushmem.job import job
 from tests.later import later
@@ -102,7 +102,7 @@ def test_all_reduce_of_all_dtypes_and_operations(run_pes, tmp_path):
 
 def test_what_combines_is_compiled_once():
     """By one process, for all others and later runs."""
-    for op, kernel in staged._kernels.items():
+    for op, kernel in host_collectives._kernels.items():
         array = types.Array(types.float32, 1, "C"), types.Array(types.int64, 1, "C")
         key = fingerprint(kernel.py_func, array, {}, "machine")
         assert key is not None, op

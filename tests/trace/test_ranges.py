@@ -205,7 +205,7 @@ def test_wrong_calls(alone):
 
 TOOL = Path(__file__).with_name("nvtx_tool.c")
 NAMED = """
-from gpushmem.backends.nvshmem.profile import named
+from gpushmem.backends.nvshmem.trace.nvtx import named
 with named("outer"):
     with named("inner"):
         print("inside", flush=True)

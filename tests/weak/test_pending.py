@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.updates import SET
+from gpushmem.backends.cpu.operations.updates import SET
 from gpushmem.backends.cpu.weak.pending import (
     DEFAULT_QPS,
     OF_KERNELS,

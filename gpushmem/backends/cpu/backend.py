@@ -17,21 +17,23 @@ from gpushmem.artifacts.named import places
 from gpushmem.artifacts.shape import PRIORITIES, carveout, shape_of
 from gpushmem.backends import pages
 from gpushmem.backends.base import Config, DeviceFunction, Shape
-from gpushmem.backends.cpu import hook, lowering, meeting
-from gpushmem.backends.cpu.access import (
+from gpushmem.backends.cpu import lowering
+from gpushmem.backends.cpu.checked import check_kernels, recorder
+from gpushmem.backends.cpu.hostcalls import HostCalls
+from gpushmem.backends.cpu.inline import Inline
+from gpushmem.backends.cpu.operations import hook
+from gpushmem.backends.cpu.operations.access import (
     ENDED,
     NAMING,
     explain,
 )
-from gpushmem.backends.cpu.checked import check_kernels, recorder
-from gpushmem.backends.cpu.hostcalls import HostCalls
-from gpushmem.backends.cpu.inline import Inline
-from gpushmem.backends.cpu.meeting import Meeting
-from gpushmem.backends.cpu.nodes import Registered
-from gpushmem.backends.cpu.teams import Teams
+from gpushmem.backends.cpu.operations.nodes import Registered
+from gpushmem.backends.cpu.sync import host_barrier
+from gpushmem.backends.cpu.sync.host_barrier import Meeting
+from gpushmem.backends.cpu.sync.teams import Teams
+from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.cpu.traced import trace_kernels, tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
-from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer, no_modules
 from gpushmem.backends.readers import Readers
@@ -57,8 +59,8 @@ from gpushmem.simt.run.stream import Device, Stream
 from gpushmem.trace.counters import Stats
 
 if TYPE_CHECKING:
-    from gpushmem.backends.cpu.mail import Mail
-    from gpushmem.backends.cpu.staged import Staged
+    from gpushmem.backends.cpu.host_collectives import Staged
+    from gpushmem.backends.cpu.sync.messages import Mail
 
 __all__ = ["CpuBackend", "warm_up"]
 
@@ -182,12 +184,12 @@ class CpuBackend:
     # Imported where they are used: few programs do.
 
     def staged(self, team: int) -> Staged:
-        from gpushmem.backends.cpu.staged import Staged  # noqa: PLC0415
+        from gpushmem.backends.cpu.host_collectives import Staged  # noqa: PLC0415
 
         return belongs(Staged(self.world, self._meeting, team, self._readers))
 
     def mail(self, team: int) -> Mail:
-        from gpushmem.backends.cpu.mail import Mail  # noqa: PLC0415
+        from gpushmem.backends.cpu.sync.messages import Mail  # noqa: PLC0415
 
         return belongs(Mail(self.world, self._meeting, team))
 
@@ -529,7 +531,7 @@ def prepare(n_pes: int | None) -> None:
     """Prepare the engine."""
     scheduler.addresses()
     queue.native()
-    meeting.native()
+    host_barrier.native()
     entry.warm_up()
     sharing.machine()
     if n_pes is None or n_pes > cores.available():

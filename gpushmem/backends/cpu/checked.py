@@ -11,9 +11,9 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.process import ProcessRecorder, of_pe, process_recorder
-from gpushmem.backends.cpu.world import World
+from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.hostcalls import nbytes_of
 from gpushmem.backends.readers import Reader
 from gpushmem.check.log import (

@@ -15,18 +15,18 @@ import numpy as np
 from numba import types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu import atomics
-from gpushmem.backends.cpu.access import (
+from gpushmem.backends.cpu.operations import atomics
+from gpushmem.backends.cpu.operations.access import (
     BAD_SIGNAL_OP,
     EMPTY,
     UNALIGNED,
     copy_or_stream,
     error_of,
 )
-from gpushmem.backends.cpu.meeting import Meeting
-from gpushmem.backends.cpu.nodes import Registered
-from gpushmem.backends.cpu.teams import Teams
-from gpushmem.backends.cpu.world import World
+from gpushmem.backends.cpu.operations.nodes import Registered
+from gpushmem.backends.cpu.sync.host_barrier import Meeting
+from gpushmem.backends.cpu.sync.teams import Teams
+from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.hostcalls import (
     ask_smem,
     check_contiguous,

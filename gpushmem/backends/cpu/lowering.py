@@ -22,8 +22,15 @@ from numba.extending import _Intrinsic as Intrinsic
 from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import array_moved, with_signature
-from gpushmem.backends.cpu import atomics, collectives, multimem, smem, trace_ranges, waits
-from gpushmem.backends.cpu.access import (
+from gpushmem.backends.cpu.operations import (
+    atomics,
+    collectives,
+    multimem,
+    smem,
+    trace_ranges,
+    waits,
+)
+from gpushmem.backends.cpu.operations.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
     address_of,
@@ -43,9 +50,9 @@ from gpushmem.backends.cpu.access import (
     size_of,
     store_element,
 )
-from gpushmem.backends.cpu.blas import gemm
-from gpushmem.backends.cpu.calls import digest_of, words_of
-from gpushmem.backends.cpu.hook import (
+from gpushmem.backends.cpu.operations.blas import gemm
+from gpushmem.backends.cpu.operations.convergence import digest_of, words_of
+from gpushmem.backends.cpu.operations.hook import (
     group_called,
     group_calls,
     is_observed,
@@ -54,9 +61,9 @@ from gpushmem.backends.cpu.hook import (
     observers_of,
     take_over,
 )
-from gpushmem.backends.cpu.inside import one_at_a_time
-from gpushmem.backends.cpu.multicast import multicast_array
-from gpushmem.backends.cpu.nodes import near_address
+from gpushmem.backends.cpu.operations.multicast import multicast_array
+from gpushmem.backends.cpu.operations.nodes import near_address
+from gpushmem.backends.cpu.operations.one_at_a_time import one_at_a_time
 from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.backends.cpu.weak import by_any_thread
 from gpushmem.lines import is_users

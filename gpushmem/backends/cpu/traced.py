@@ -14,8 +14,8 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.world import World
+from gpushmem.backends.cpu.operations import hook
+from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.traced import HostTracer
 from gpushmem.errors import ArgumentError
 from gpushmem.job.job import current

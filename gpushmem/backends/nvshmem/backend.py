@@ -30,17 +30,18 @@ from gpushmem.backends.hostcalls import (
     not_symmetric,
     unreachable,
 )
-from gpushmem.backends.nvshmem import clock, modules, mps, transport
-from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.backends.nvshmem.blocks import Registered
-from gpushmem.backends.nvshmem.device import NOTICE, Device, Stream, say
+from gpushmem.backends.nvshmem import clock, mps, transport
 from gpushmem.backends.nvshmem.external import check_external
+from gpushmem.backends.nvshmem.gpu import modules
+from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.gpu.device import NOTICE, Device, Stream, say
+from gpushmem.backends.nvshmem.gpu.memory import Registered
+from gpushmem.backends.nvshmem.gpu.status import check
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
-from gpushmem.backends.nvshmem.profile import named
-from gpushmem.backends.nvshmem.status import check
 from gpushmem.backends.nvshmem.teams import Teams
-from gpushmem.backends.nvshmem.traced import tracer
+from gpushmem.backends.nvshmem.trace.nvtx import named
+from gpushmem.backends.nvshmem.trace.traced import tracer
 from gpushmem.errors import (
     ArgumentError,
     BackendUnavailable,

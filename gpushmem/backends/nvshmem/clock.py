@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.shape import shape_of
-from gpushmem.backends.nvshmem.arrays import GpuArray
-from gpushmem.backends.nvshmem.composed import nanoseconds
-from gpushmem.backends.nvshmem.device import Device
+from gpushmem.backends.nvshmem.gpu.arrays import GpuArray
+from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
+from gpushmem.backends.nvshmem.operations.composed import nanoseconds
 
 __all__ = ["read"]
 

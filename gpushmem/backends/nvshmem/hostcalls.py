@@ -19,8 +19,8 @@ from nvshmem import bindings
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
 from gpushmem.backends.nvshmem import checks
-from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.backends.nvshmem.device import Device
+from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.ops import OPS, Op

@@ -19,11 +19,12 @@ from gpushmem.arguments import taking
 from gpushmem.artifacts.arguments import pack, parameters, types_of, words_of
 from gpushmem.artifacts.origin import MLIR
 from gpushmem.artifacts.shape import CLUSTERS, LaunchShape, carveout
-from gpushmem.backends.nvshmem import aot, tracing
-from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.backends.nvshmem.device import Device
-from gpushmem.backends.nvshmem.status import check
-from gpushmem.backends.nvshmem.traced import Untraced
+from gpushmem.backends.nvshmem.compile import aot
+from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.gpu.device import Device
+from gpushmem.backends.nvshmem.gpu.status import check
+from gpushmem.backends.nvshmem.trace import recording
+from gpushmem.backends.nvshmem.trace.traced import Untraced
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
@@ -67,7 +68,7 @@ class Loaded:
         if about["workspace"]:
             self._tell(WORKSPACE, workspace, device)
         if about["trace"]:
-            self._tell(tracing.GLOBAL, trace, device)
+            self._tell(recording.GLOBAL, trace, device)
 
     def allow_shared(self, nbytes: int, device: Device) -> None:
         """Allow launches `nbytes` of dynamic shared memory; the caller has checked the limit."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpushmem.backends.cpu.access import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
-from gpushmem.backends.cpu.ranges import held
-from gpushmem.backends.cpu.updates import (
+from gpushmem.backends.cpu.operations.access import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
+from gpushmem.backends.cpu.operations.updates import (
     ADD,
     AND,
     COMPARE,
@@ -26,6 +25,7 @@ from gpushmem.backends.cpu.updates import (
     copy_piece,
     update_word,
 )  # fmt: skip
+from gpushmem.backends.cpu.sync.ranges import held
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
 from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import offset, view

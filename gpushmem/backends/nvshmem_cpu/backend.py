@@ -9,8 +9,10 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu import backend, hook, teams
+from gpushmem.backends.cpu import backend
 from gpushmem.backends.cpu.checked import check_kernels
+from gpushmem.backends.cpu.operations import hook
+from gpushmem.backends.cpu.sync import teams
 from gpushmem.backends.cpu.traced import trace_kernels
 from gpushmem.backends.cpu.weak import weaken_kernels
 from gpushmem.backends.nvshmem_cpu import bindings, lowering  # noqa: F401  (bindings before all else)

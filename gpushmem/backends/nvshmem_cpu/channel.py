@@ -15,7 +15,7 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends.cpu.access import BAD_PE
+from gpushmem.backends.cpu.operations.access import BAD_PE
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, DEFAULT_QPS
 from gpushmem.backends.nvshmem_cpu.adapter import (
     ALL_PES,

@@ -10,8 +10,8 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends.cpu import access, hook, smem
-from gpushmem.backends.cpu.access import (
+from gpushmem.backends.cpu.operations import access, hook, smem
+from gpushmem.backends.cpu.operations.access import (
     BAD_AMOUNT,
     BAD_COMPARISON,
     BAD_ROOT,
@@ -30,8 +30,8 @@ from gpushmem.backends.cpu.access import (
     check_qps,
     remote,
 )
-from gpushmem.backends.cpu.collectives import team_at
-from gpushmem.backends.cpu.rounds import as_team
+from gpushmem.backends.cpu.operations.collectives import team_at
+from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
 from gpushmem.ops.roles import (
     Amount,

@@ -13,9 +13,10 @@ import nvidia
 from llvmlite import ir
 from numba import types
 
-from gpushmem.backends.cpu.access import as_world
-from gpushmem.backends.cpu.world import WORLD
-from gpushmem.backends.nvshmem import composed, multicast, multimem, ordering, shims
+from gpushmem.backends.cpu.operations.access import as_world
+from gpushmem.backends.cpu.sync.world import WORLD
+from gpushmem.backends.nvshmem.compile import shims
+from gpushmem.backends.nvshmem.operations import composed, multicast, multimem, ordering
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable

@@ -15,7 +15,7 @@ def built(names, arch, kinds, texts=(), which="numba-cuda"):
     `texts`: changes of shims, (name of the function in NVSHMEM, what to replace, by what); `which`:
     of the compilers.
     """
-    from gpushmem.backends.nvshmem import compiler, shims
+    from gpushmem.backends.nvshmem.compile import compiler, shims
 
     kernels = {name: _compiled(compiler, OPS[name], arch, which) for name in names}
     with mock.patch.object(shims, "_texts", _changed(shims._texts(), texts).copy):

@@ -9,11 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpushmem import settings
-from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.operations import hook
 
 if TYPE_CHECKING:
+    from gpushmem.backends.cpu.sync.world import World
     from gpushmem.backends.cpu.weak.memory import WeakMemory
-    from gpushmem.backends.cpu.world import World
     from gpushmem.ops import Op
 
 __all__ = ["body_of", "by_any_thread", "weak_memory", "weaken_kernels"]

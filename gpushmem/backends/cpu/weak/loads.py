@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.weak.operations import (
     ROLLED,
     commit,

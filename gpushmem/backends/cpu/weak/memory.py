@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.seeds import number_of, order_of
+from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.cpu.weak import loads, seen
 from gpushmem.backends.cpu.weak.operations import ANY, BODIES
 from gpushmem.backends.cpu.weak.pending import (
@@ -24,7 +25,6 @@ from gpushmem.backends.cpu.weak.pending import (
     functions,
 )
 from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
-from gpushmem.backends.cpu.world import World
 from gpushmem.simt.base import parking
 from gpushmem.simt.base.layout import new
 from gpushmem.simt.run.kernel import Running

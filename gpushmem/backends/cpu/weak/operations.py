@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 
 from gpushmem.backends.code import with_signature
-from gpushmem.backends.cpu import atomics, collectives, multimem, waits
-from gpushmem.backends.cpu.access import (
+from gpushmem.backends.cpu.operations import atomics, collectives, multimem, waits
+from gpushmem.backends.cpu.operations.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
     address_of,
@@ -34,7 +34,7 @@ from gpushmem.backends.cpu.access import (
     size_of,
     store_element,
 )
-from gpushmem.backends.cpu.updates import ADD, AND, FLOAT_ADD, NOTHING, OR, SET, XOR
+from gpushmem.backends.cpu.operations.updates import ADD, AND, FLOAT_ADD, NOTHING, OR, SET, XOR
 from gpushmem.backends.cpu.weak.pending import (
     ALL_QPS,
     DEFAULT_QPS,

@@ -35,8 +35,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from gpushmem.backends.cpu.updates import NOTHING, copy_piece, update_word
-from gpushmem.backends.cpu.world import WORLD
+from gpushmem.backends.cpu.operations.updates import NOTHING, copy_piece, update_word
+from gpushmem.backends.cpu.sync.world import WORLD
 from gpushmem.job.board import PE
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.base.c_code import internal

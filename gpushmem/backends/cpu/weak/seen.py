@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpushmem.backends.cpu.access import copy_one
+from gpushmem.backends.cpu.operations.access import copy_one
 from gpushmem.backends.cpu.weak.pending import LINE, as_line
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes

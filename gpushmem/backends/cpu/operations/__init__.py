@@ -1,0 +1,1 @@
+"""What operations do in kernels: a file per family, and what they share."""

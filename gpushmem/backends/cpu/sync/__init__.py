@@ -1,0 +1,1 @@
+"""The memory that PEs share, and how they synchronise in it, in kernels and on hosts."""

@@ -1,0 +1,60 @@
+"""Where PEs meet that are in no team together yet: they agree on the row of a new one.
+
+Its lines, one for each PE of the job, are those of the table's last row, which is no team. Each
+pair of PEs counts its own rounds (`rounds`): both have been in the same calls, so both count alike,
+whatever calls they make with others.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu.sync.host_barrier import ALIKE, Meeting, native
+from gpushmem.backends.cpu.sync.world import World
+from gpushmem.errors import CollectiveMismatch
+
+__all__ = ["Lobby"]
+
+
+class Lobby:
+    """The calling PE's side of it."""
+
+    def __init__(self, world: World, meeting: Meeting) -> None:
+        self._me, self._meeting = world.job.my_pe, meeting
+        self._team = world.job.max_teams
+        self._record = address_of(world.teams[self._team :])
+        self._numbers = np.zeros(world.job.n_pes, np.int64)  # of the last round with each PE
+        self._tell, self._came = native()["tell"], native()["came"]
+
+    def largest(self, pes: list[int], what: str, number: int) -> int:
+        """The largest of the numbers that `pes` give; they must be in the same call."""
+        others = [pe for pe in pes if pe != self._me]
+        calls = self._round(what, others, what)
+        if any(call != what for call in calls.values()):
+            said = "; ".join(f"PE {pe}: {calls.get(pe, what)}" for pe in sorted(pes))
+            raise CollectiveMismatch(f"PEs met in different collective calls: {said}. {ALIKE}")
+        return max(number, *map(int, self._round(what, others, str(number)).values()), -1)
+
+    def _round(self, what: str, others: list[int], text: str) -> dict[int, str]:
+        """Tell others a text; returns what each of them tells."""
+        awaited = np.zeros_like(self._numbers)  # the round of each PE, 0 for who is not in the call
+        for pe in others:
+            awaited[pe] = number = int(self._numbers[pe]) + 1
+            self._meeting.write(self._team, number, pe, text.encode())
+            self._tell(self._record, number, pe)
+        self._numbers[others] = awaited[others]
+        passed = partial(self._came, self._record, address_of(awaited))
+        self._meeting.wait(what, passed, partial(self._missing, awaited))
+        return {pe: self._said(pe, int(awaited[pe])) for pe in others}
+
+    def _missing(self, awaited: np.ndarray[Any, Any]) -> list[int]:
+        rounds = (self._meeting.lines(self._team, number)["round"] for number in awaited.tolist())
+        return [pe for pe, of_all in enumerate(rounds) if of_all[pe] < awaited[pe]]
+
+    def _said(self, pe: int, number: int) -> str:
+        boxes = self._meeting.boxes(self._team, number, self._me)
+        return str(boxes[pe].decode(errors="replace"))

@@ -1,0 +1,175 @@
+"""Teams of the cpu backend: created and destroyed by their members' hosts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gpushmem.backends.cpu.sync.host_barrier import Meeting
+from gpushmem.backends.cpu.sync.rendezvous import Lobby
+from gpushmem.backends.cpu.sync.world import HALF_BYTES, LINE, RING_BYTES, World
+from gpushmem.backends.hostcalls import check_members
+from gpushmem.errors import ArgumentError, TeamError
+from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
+from gpushmem.ops.team import Team
+
+__all__ = ["Teams"]
+
+PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
+LONGEST = 40  # characters of a list of members in the name of a call, which a box must hold
+
+
+class Teams:
+    """The table of teams of one PE. All members of a team use the same row of their tables."""
+
+    first = len(PREDEFINED)  # the first row for teams that are made
+
+    def __init__(self, world: World, meeting: Meeting) -> None:
+        self._world, self._meeting = world, meeting
+        self._table, self._most = world.teams, world.job.max_teams
+        if self._most < self.first:
+            raise ArgumentError(f"GPUSHMEM_MAX_TEAMS must be {self.first} or more")
+        everyone = range(world.job.n_pes)
+        # The team of all counts its rounds on from one `init` to the next: the others may be ahead.
+        self._enter(TEAM_WORLD, everyone)
+        node = world.job.node
+        for team, pes in ((TEAM_SHARED, node), (TEAM_NODE, node), (self._most, everyone)):
+            self._clear(team)
+            self._enter(team, pes)
+        self._lobby = Lobby(world, meeting)
+
+    def close(self) -> None:
+        """Forget all teams."""
+        self._table["n_pes"] = 0
+
+    def failed(self, launch: int) -> None:
+        """The launch at this address has failed: none of its threads is in a collective."""
+        rows = self._table["launch"] == launch
+        self._table["inside"][rows] = self._table["launch"][rows] = 0
+
+    # --- the operations
+
+    def team_my_pe(self, team: int) -> int:
+        return int(self._row(team)["my_pe"]) if team != TEAM_INVALID else -1
+
+    def team_n_pes(self, team: int) -> int:
+        return int(self._row(team)["n_pes"]) if team != TEAM_INVALID else -1
+
+    def team_translate_pe(self, src_team: int, src_pe: int, dst_team: int) -> int:
+        if TEAM_INVALID in (src_team, dst_team):
+            return -1
+        source, _ = self.members(src_team), self._row(dst_team)
+        inside = 0 <= src_pe < len(source)
+        return int(self._world.ranks[dst_team, source[src_pe]]) if inside else -1
+
+    def team_split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
+        n, last = len(self.members(parent)), start + (size - 1) * stride
+        if size < 1 or (stride == 0 and size > 1) or not (0 <= start < n and 0 <= last < n):
+            raise ArgumentError(
+                f"team_split_strided: the PEs {start} + k * {stride} for k from 0 to {size - 1} "
+                f"are not {size} PEs of a parent of {n}"
+            )
+        what = f"team_split_strided({int(parent)}, {start}, {stride}, {size})"
+        stride = stride or 1
+        return self._split(what, parent, range(start, start + size * stride, stride))
+
+    def team_split_2d(self, parent: int, xrange: int) -> tuple[Team, Team]:
+        n, me = len(self.members(parent)), self.team_my_pe(parent)
+        if xrange < 1:
+            raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
+        what = f"team_split_2d({int(parent)}, {xrange})"
+        first = me // xrange * xrange
+        row = self._split(what, parent, range(first, min(first + xrange, n)))
+        try:
+            return row, self._split(what, parent, range(me % xrange, n, xrange))
+        except TeamError:  # on all PEs: the row is free
+            self._table["n_pes"][row] = 0
+            raise
+
+    def team_destroy(self, team: int) -> None:
+        if team in PREDEFINED:
+            raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
+        self._row(team)
+        self._meeting.largest(team, "team_destroy", 0)
+        self.forget(team)
+
+    def forget(self, team: int) -> None:
+        """Leave a team whose members have ended all calls, without telling them."""
+        self._table["n_pes"][team] = 0
+
+    def team_init(self, pes: list[int]) -> Team:
+        check_members("team_init", pes, self._world.job.my_pe, self._world.job.n_pes)
+        text = str(pes)
+        if len(text) > LONGEST:
+            text = f"{text[: LONGEST - 12]}..., {zlib.crc32(text.encode()):08x}"
+        what = f"team_init({text})"
+        return self._make(what, partial(self._lobby.largest, pes, what), pes)
+
+    # --- rows of the table
+
+    def _row(self, team: int) -> Any:
+        if not 0 <= team < self._most or not self._table["n_pes"][team]:
+            raise TeamError(
+                f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
+            )
+        return self._table[team]
+
+    def members(self, team: int) -> list[int]:
+        """The members of a team, as PEs of the job."""
+        self._row(team)
+        return self._meeting.pes(team)
+
+    def _split(self, what: str, parent: int, ranks: range) -> Team:
+        """Make a team of the members `ranks` of `parent`; collective over `parent`."""
+        members = self.members(parent)
+        agree = partial(self._meeting.largest, parent, what)
+        return self._make(what, agree, [members[rank] for rank in ranks])
+
+    def _make(self, what: str, agree: Callable[[int], int], pes: Sequence[int]) -> Team:
+        """Make a team of `pes`; `agree` gives the largest number of all PEs that call this."""
+        joined = self._world.job.my_pe in pes
+        row = -1
+        while True:  # until the row is free on all of them
+            free = self._free_row(row) if joined else row
+            agreed = agree(free)
+            if agreed == row:
+                break
+            row = agreed
+            if row >= self._most:
+                raise TeamError(
+                    f"{what}: one of the PEs is in as many teams as there can be, {self._most} "
+                    "with the predefined ones: destroy some, or set GPUSHMEM_MAX_TEAMS before the "
+                    "job starts"
+                )
+        if joined:
+            self._clear(row)
+            self._enter(row, pes)
+        agree(0)  # lines are cleared before any PE writes to them
+        return Team(row) if joined else TEAM_INVALID
+
+    def _free_row(self, first: int) -> int:
+        free = (self._table["n_pes"] == 0).nonzero()[0]
+        return next((int(row) for row in free if row >= max(first, self.first)), self._most)
+
+    def _clear(self, team: int) -> None:
+        """Reset the lines of a row: no round has taken place."""
+        row = self._table[team]
+        lines = self._world.memory(int(row["lines"]), int(row["boxes"] - row["lines"]))
+        lines[:] = 0
+        rings = int(row["stage"]) + 2 * HALF_BYTES
+        for rank in range(self._world.job.n_pes):
+            self._world.memory(rings + rank * RING_BYTES, 2 * LINE)[:] = 0
+        self._table["round"][team] = 0
+
+    def _enter(self, team: int, pes: Sequence[int]) -> None:
+        self._world.members[team, : len(pes)] = pes
+        self._world.ranks[team] = -1
+        self._world.ranks[team, pes] = range(len(pes))
+        my_pe = pes.index(self._world.job.my_pe)
+        values = {"my_pe": my_pe, "n_pes": len(pes), "unchecked": 0, "inside": 0, "launch": 0}
+        if team != TEAM_WORLD:
+            values["calls"] = 0
+        for field, value in values.items():
+            self._table[field][team] = value

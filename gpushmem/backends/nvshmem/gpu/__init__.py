@@ -1,0 +1,1 @@
+"""The GPU of a PE, through the driver: memory, arrays, streams, modules."""

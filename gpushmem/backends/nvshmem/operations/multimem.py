@@ -1,0 +1,273 @@
+"""`multimem_reduce` in kernels: NVLink's switch loads from all PEs of a team and combines.
+
+`multimem.ld_reduce` (PTX ISA 8.1, sm_90) takes words of 4 or 8 bytes: numbers of that size, or two
+floats of 16 bits, and of float32 and floats of 16 bits also packs of 16 bytes. Here it is a relaxed
+access of the system's scope: what the caller's earlier wait or barrier made visible is loaded, and
+it stays behind that. Integers of 64 bits are added without a sign, which gives the same bits.
+Without the instruction, or a multicast address, the PEs' elements are loaded one by one.
+
+Floats of 16 bits have no instruction for one element: it is taken from the aligned pair that it is
+in. The pair's other half may be of another array, and is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import cuda
+from numba.cuda import cgutils, types
+
+from gpushmem.backends.argument_types import literal_reduction
+from gpushmem.backends.code import contiguous, with_signature
+from gpushmem.backends.nvshmem.operations import composed
+from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
+from gpushmem.backends.nvshmem.operations.multicast import has_multimem, peer_array, team_n_pes
+from gpushmem.backends.nvshmem.operations.multicast import team_translate_pe as translate
+from gpushmem.backends.reductions import COMBINE, SMALL, widened
+from gpushmem.ops.roles import Reduction
+from gpushmem.ops.row import Op
+
+__all__ = ["NAMES", "TEXTS", "definition"]
+
+NAMES = ("multimem_reduce",)
+INSTRUCTION = "multimem.ld_reduce.relaxed.sys.global.{} {}, [{}];"
+PACK = 16  # bytes
+INTEGERS = types.int32, types.uint32, types.int64, types.uint64
+
+
+class Kind(NamedTuple):
+    """How the instruction combines elements of a dtype: `.op.type`, and the bits of a word.
+
+    `pack` is how it combines words of 16 bytes, "" if it does not.
+    """
+
+    word: str
+    bits: int
+    pack: str = ""
+
+
+def _kinds() -> dict[tuple[str, Any], Kind]:
+    found = {("sum", types.float64): Kind("add.f64", 64)}
+    found["sum", types.float32] = Kind("add.f32", 32, "add.v4.f32")
+    for dtype, name in zip(SMALL, ("f16x2", "bf16x2"), strict=True):
+        for op, how in (("sum", "add.acc::f32"), ("min", "min"), ("max", "max")):
+            found[op, dtype] = Kind(f"{how}.{name}", 32, f"{how}.v4.{name}")
+    for dtype in INTEGERS:
+        bits, sign = dtype.bitwidth, "s" if dtype.signed else "u"
+        found["sum", dtype] = Kind(f"add.u{bits}", bits)
+        for op in ("min", "max"):
+            found[op, dtype] = Kind(f"{op}.{sign}{bits}", bits)
+        for op in ("and", "or", "xor"):
+            found[op, dtype] = Kind(f"{op}.b{bits}", bits)
+    return found
+
+
+KINDS = _kinds()  # (reduction, dtype) -> how
+
+
+def _word_text(kind: Kind) -> str:
+    return INSTRUCTION.format(kind.word, "$0", "$1")
+
+
+def _pack_text(kind: Kind) -> str:
+    return INSTRUCTION.format(kind.pack, "{$0, $1, $2, $3}", "$4")
+
+
+# All instructions, each with the LLVM type of what it gives.
+FOUR = ir.LiteralStructType([ir.IntType(32)] * 4)
+TEXTS = {_word_text(kind): ir.IntType(kind.bits) for kind in KINDS.values()} | {
+    _pack_text(kind): FOUR for kind in KINDS.values() if kind.pack
+}
+REGISTERS = {ir.IntType(32): "=r", ir.IntType(64): "=l", FOUR: "=r,=r,=r,=r"}
+
+
+def _load(builder: Any, text: str, address: Any) -> Any:
+    """One instruction, which stays behind the accesses to memory before it."""
+    found = TEXTS[text]
+    kind, constraints = ir.FunctionType(found, [address.type]), f"{REGISTERS[found]},l,~{{memory}}"
+    return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), [address])
+
+
+@cache
+def loading(text: str, dtype: Any) -> Any:
+    """The intrinsic `(address) -> element`: combined by an instruction for words."""
+    small, bits = dtype in SMALL, TEXTS[text].width
+
+    def load(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            place = args[0]
+            at = builder.and_(place, place.type(-4)) if small else place
+            word = _load(builder, text, at)
+            if small:
+                shift = builder.shl(builder.and_(place, place.type(2)), place.type(3))
+                word = builder.lshr(word, builder.trunc(shift, word.type))
+                word = builder.trunc(word, ir.IntType(bits // 2))
+            slot = cgutils.alloca_once(builder, context.get_data_type(dtype))
+            builder.store(word, builder.bitcast(slot, word.type.as_pointer()))
+            return context.unpack_value(builder, dtype, slot)
+
+        return dtype(types.intp), codegen
+
+    return intrinsic(load)
+
+
+@cache
+def copying(text: str) -> Any:
+    """The intrinsic `(target, address)`: store 16 bytes that an instruction has combined."""
+
+    def copy(typingctx: Any, target: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            words = _load(builder, text, args[1])
+            four: Any = ir.VectorType(ir.IntType(32), 4)(ir.Undefined)
+            for k in range(4):
+                word = builder.extract_value(words, k)
+                four = builder.insert_element(four, word, ir.IntType(32)(k))
+            pointer = builder.inttoptr(args[0], four.type.as_pointer())
+            builder.store(four, pointer, align=PACK)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp), codegen
+
+    return intrinsic(copy)
+
+
+@intrinsic
+def on_all(typingctx: Any, array: Any, team: Any) -> Any:
+    """The multicast address of a symmetric array; 0 if there is none."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [Value(types.intp, args[1]), Value(array, args[0])]
+        return call(context, builder, "gpushmem_mc_ptr", values)
+
+    return types.intp(array, types.intp), codegen
+
+
+@intrinsic
+def address_of(typingctx: Any, array: Any) -> Any:
+    """Where element 0 is."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(data_of(context, builder, Value(array, args[0])), ir.IntType(64))
+
+    return types.intp(array), codegen
+
+
+@intrinsic
+def flat(typingctx: Any, array: Any) -> Any:
+    """A contiguous array as one of one axis."""
+    result = types.Array(array.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = context.make_array(array)(context, builder, args[0])
+        return contiguous(context, builder, result, given.data, [given.nitems])
+
+    return result(array), codegen
+
+
+wide = intrinsic(widened)
+
+
+def _one_by_one(op: str, share: Any) -> Any:
+    """The function that loads the elements of one PE after the other."""
+    combine = cuda.jit(device=True)(COMBINE[op])
+
+    @cuda.jit(device=True)
+    def one_by_one(dst, src, team):
+        first, step = share()
+        members = team_n_pes(team)
+        for i in range(first, src.size, step):
+            total = wide(peer_array(src, translate(team, 0, 0))[i])
+            for rank in range(1, members):
+                total = combine(total, wide(peer_array(src, translate(team, rank, 0))[i]))
+            dst[i] = total
+
+    return one_by_one
+
+
+def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
+    """The function that lets the switch combine elements, if there is a multicast address."""
+    load, itemsize = loading(_word_text(kind), dtype), dtype.bitwidth // 8
+    copy: Any = copying(_pack_text(kind)) if kind.pack else None
+    per = PACK // itemsize if kind.pack else 1
+
+    @cuda.jit(device=True)
+    def elements(dst, address, head, tail):
+        """Those before `head`, and from `tail` on."""
+        first, step = share()
+        for k in range(first, head + dst.size - tail, step):
+            i = k if k < head else k - head + tail
+            dst[i] = load(address + itemsize * i)
+
+    @cuda.jit(device=True)
+    def packs(dst, address):
+        """Whole packs, where the two are aligned alike: the elements around are left."""
+        target, (first, step) = address_of(dst), share()
+        if (address - target) % PACK != 0:
+            return 0, 0
+        head = min(dst.size, (PACK - address % PACK) % PACK // itemsize)
+        n = (dst.size - head) // per
+        for k in range(first, n, step):
+            at = itemsize * (head + k * per)
+            copy(target + at, address + at)
+        return head, head + n * per
+
+    @cuda.jit(device=True)
+    def none(dst, address):
+        return 0, 0
+
+    in_packs = packs if kind.pack else none
+
+    @cuda.jit(device=True)
+    def at_once(dst, src, team):
+        address = on_all(src, team)
+        if address != 0:
+            head, tail = in_packs(dst, address)
+            elements(dst, address, head, tail)
+        else:
+            one_by_one(dst, src, team)
+
+    return at_once
+
+
+@cache
+def _reducing(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
+    """The device function `(dst, src, team)` for a scope's threads."""
+    share, together = composed.SHARES[scope], composed.TOGETHER[scope]
+    chosen = _one_by_one(op, share)
+    if has_instruction and (op, dtype) in KINDS:
+        chosen = _at_once(KINDS[op, dtype], dtype, share, chosen)
+
+    @cuda.jit(device=True)
+    def reducing(dst, src, team):
+        source = flat(src)
+        chosen(flat(dst)[: source.size], source, team)
+        together()
+
+    return reducing
+
+
+def definition(row: Op) -> Callable[..., Any]:
+    """The definition of the operation's intrinsic, whose last argument is a literal."""
+
+    def define(typingctx: Any, *given: Any) -> Any:
+        op = literal_reduction(row, given[-1])
+        *arrays, team = map(types.unliteral, given[:-1])
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            # Chosen here: what is typed is typed once for all architectures.
+            function = _reducing(row.scope, op, given[0].dtype, has_multimem())
+            callee = typingctx.resolve_value_type(function)
+            made = context.get_function(
+                callee, callee.get_call_type(typingctx, (*arrays, team), {})
+            )
+            made(builder, args[:-1])
+            context.add_linking_libs(getattr(made, "libs", ()))
+            return context.get_dummy_value()
+
+        return types.void(*arrays, team, given[-1]), codegen
+
+    (_,) = row.named(Reduction)
+    return with_signature(row.name, ["typingctx", *row.params], lambda given: define(*given))

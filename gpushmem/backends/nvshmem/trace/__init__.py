@@ -1,0 +1,1 @@
+"""What a traced PE records: in its kernels, and on its host."""
