@@ -117,9 +117,9 @@ def _patch() -> None:
     from gpushmem.simt.numba_cuda.patch import patch_numba_cuda  # noqa: PLC0415  (heavy)
 
     if settings.is_set("GPUSHMEM_CHECK"):
-        from gpushmem.backends.cpu.checked import check_kernels  # noqa: PLC0415  (heavy)
+        from gpushmem.backends.cpu.observers import observe_kernels  # noqa: PLC0415  (heavy)
 
-        check_kernels()
+        observe_kernels("GPUSHMEM_CHECK")
     _patched.enter_context(patch_numba_cuda())
     _patch_of_pid[:] = [os.getpid()]
     _patched.callback(_patch_of_pid.clear)

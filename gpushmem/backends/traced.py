@@ -120,7 +120,7 @@ class HostTracer(Reader):
 
     def _performed(self, op: Op, arguments: dict[str, Any], place: Place, began: int) -> None:
         """One event for each effect on memory that PEs share; one in all if events are counted."""
-        if not (op.facts.effects or op.facts.orders):
+        if not op.is_event:
             return
         pe, value = int(arguments.get("pe", NO_PE)), arguments.get("value", 0)
         value, ended = int(value) if isinstance(value, int | np.integer) else 0, self.now()

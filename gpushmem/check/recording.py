@@ -75,7 +75,6 @@ __all__ = [
     "generate",
     "generate_after",
     "group_called",
-    "wants",
 ]
 
 # The `key` of the access that continues a run, what that of the next one is more, and how many may
@@ -550,11 +549,6 @@ def polls(op: Op) -> bool:
 def group_called(op: Op) -> Any:
     """What each thread does after a call of its group: what follows has another clock."""
     return whole_block_called if op.scope == BLOCK else warp_called
-
-
-def wants(op: Op) -> bool:
-    """Whether calls of an operation are recorded: those that do nothing are not."""
-    return bool(op.facts.effects or op.waits or op.facts.orders)
 
 
 def generate(call: Any) -> None:

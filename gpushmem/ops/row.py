@@ -179,6 +179,11 @@ class Op:
         """Whether a call may have to wait for other PEs."""
         return self.facts.meets or bool(self.facts.waits_for)
 
+    @property
+    def is_event(self) -> bool:
+        """Whether a call does more than to ask or to compute: what readers of events see."""
+        return bool(self.facts.effects or self.waits or self.facts.orders)
+
     @cached_property
     def typed(self) -> bool:
         """Whether a host's call runs as a kernel that is compiled for the types of its arrays."""

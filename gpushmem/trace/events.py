@@ -12,18 +12,12 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from gpushmem.ops import Op
 from gpushmem.ops.row import READS, Effect
 from gpushmem.trace.ring import NO_PE
 
-__all__ = ["of_call", "of_wait", "wants"]
+__all__ = ["of_call", "of_wait"]
 
 i64 = ir.IntType(64)
-
-
-def wants(op: Op) -> bool:
-    """Whether calls of an operation are events: those that only compute are not."""
-    return bool(op.facts.effects or op.waits or op.facts.orders)
 
 
 def of_wait(call: Any) -> list[Any]:

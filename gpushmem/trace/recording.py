@@ -17,11 +17,11 @@ from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import core_word, launch_word, site_word, thread_word
 from gpushmem.simt.compiler.target import device
 from gpushmem.trace import kernels
-from gpushmem.trace.events import of_call, of_wait, wants
+from gpushmem.trace.events import of_call, of_wait
 from gpushmem.trace.kernels import close
 from gpushmem.trace.ring import CORES, EVENT, KIND_OF, NO_PE, RING, THREADS
 
-__all__ = ["append", "closed", "generate", "generate_after", "now", "wants"]
+__all__ = ["append", "closed", "generate", "generate_after", "now"]
 
 as_ring, as_event, as_launch, as_thread = map(view, (RING, EVENT, LAUNCH, THREAD))
 N, EVENT_BYTES = offset(RING, "n"), EVENT.itemsize

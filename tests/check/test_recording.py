@@ -89,7 +89,7 @@ PLACES = """
 import numpy as np
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from gpushmem.backends.cpu.operations import hook
+from gpushmem.backends.cpu.observers import observe_kernels
 from gpushmem.simt.run.kernel import Kernel
 
 
@@ -98,7 +98,7 @@ def loop(x, y):
         y[k] = x[k - 1] + 1
 
 
-hook.check(True)
+observe_kernels("GPUSHMEM_CHECK")
 array = typeof(np.zeros(1), Purpose.argument)
 print(Kernel(loop).compile((array, array)).observed)
 """
@@ -108,7 +108,11 @@ def test_the_counter_of_a_loop_is_not_looked_at(tmp_path):
     path = tmp_path / "places.py"
     path.write_text(PLACES)
     done = subprocess.run(
-        [sys.executable, path], check=True, capture_output=True, text=True, env=PLAIN
+        [sys.executable, path],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=PLAIN | {"GPUSHMEM_CHECK": str(tmp_path)},
     )
     assert int(done.stdout) == 2  # a load and a store
 

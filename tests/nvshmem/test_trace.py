@@ -26,7 +26,6 @@ from gpushmem.backends.nvshmem.trace.drain import AT, Drain, Meaning, new_header
 from gpushmem.ops import OPS
 from gpushmem.trace import load
 from gpushmem.trace.analysis import Analysis
-from gpushmem.trace.events import wants
 from gpushmem.trace.reading import OPEN
 from gpushmem.trace.ring import BLOCK, EVENT, KERNEL, KIND_OF, LAUNCH, NO_PE, RANGE, Ring
 from gpushmem.trace.summary import summary
@@ -206,7 +205,7 @@ def _events_of(names):
     return found
 
 
-ROWS = [op for op in kernels.rows() if wants(op)]
+ROWS = [op for op in kernels.rows() if op.is_event]
 
 
 def test_an_event_for_each_effect(elsewhere):

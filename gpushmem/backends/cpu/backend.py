@@ -18,9 +18,10 @@ from gpushmem.artifacts.shape import PRIORITIES, carveout, shape_of
 from gpushmem.backends import pages
 from gpushmem.backends.base import Config, DeviceFunction, Shape
 from gpushmem.backends.cpu import lowering
-from gpushmem.backends.cpu.checked import check_kernels, recorder
+from gpushmem.backends.cpu.checked import recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
+from gpushmem.backends.cpu.observers import observe_kernels
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.operations.access import (
     ENDED,
@@ -32,7 +33,7 @@ from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.backends.cpu.sync.host_barrier import Meeting
 from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.cpu.traced import trace_kernels, tracer
+from gpushmem.backends.cpu.traced import tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer, no_modules
@@ -139,8 +140,7 @@ class CpuBackend:
     @staticmethod
     def install(n_nodes: int) -> None:
         """Give the operations their meaning in kernels."""
-        check_kernels()
-        trace_kernels()
+        observe_kernels()
         weaken_kernels()
         if n_nodes > 1:
             hook.separate()
@@ -470,12 +470,12 @@ class CpuBackend:
             self.synchronize()
         if stream is None:
             run = partial(run, **arguments)
-            return self._readers.call(op, arguments, run) if _is_event(op) else run()
+            return self._readers.call(op, arguments, run) if op.is_event else run()
         return self._stream(stream).submit_by(partial(self._submit_inline, op, arguments))
 
     def _submit_inline(self, op: Op, arguments: dict[str, Any], on: Stream) -> None:
         run = self._inline.queued(op, arguments)
-        if _is_event(op):
+        if op.is_event:
             run = self._readers.queued(op, arguments, run, self._number_of(on))
         on.submit(run)
 
@@ -495,11 +495,6 @@ class CpuBackend:
                 return self._host_calls.run(op, arguments)
         except KernelFailure as failure:
             raise self._explain(failure, op.name) from None
-
-
-def _is_event(op: Op) -> bool:
-    """Whether a call of an operation is more than a question."""
-    return bool(op.facts.effects or op.facts.orders or op.facts.meets)
 
 
 class _Improving:

@@ -11,8 +11,7 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.operations import hook
-from gpushmem.backends.cpu.process import ProcessRecorder, of_pe, process_recorder
+from gpushmem.backends.cpu.process import ProcessRecorder, of_pe
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.hostcalls import nbytes_of
 from gpushmem.backends.readers import Reader
@@ -33,11 +32,10 @@ from gpushmem.check.recording import COMPARED, KIND_OF
 from gpushmem.lines import assigned_name
 from gpushmem.ops import OPS, Op
 from gpushmem.simt.compiler.observer import LOAD, STORE
-from gpushmem.simt.run import witness
 from gpushmem.size import span
 
 FEW, MOST_PIECES = 64, 4096  # numbers of which each is recorded; parts of a strided array
-__all__ = ["Recorder", "check_kernels", "recorder"]
+__all__ = ["Recorder", "recorder"]
 
 
 def recorder(world: World) -> Recorder | None:
@@ -208,10 +206,3 @@ def _pieces(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, int]]:
     for index in np.ndindex(*(n for _, n in axes)):
         offset = sum(k * step for k, (step, _) in zip(index, axes, strict=True))
         yield start + offset, nbytes, stride, times
-
-
-def check_kernels() -> None:
-    """Let kernels be checked, if the job is; raises `ShmemError` if it is too late for that."""
-    on = settings.is_set("GPUSHMEM_CHECK")
-    hook.check(on)
-    witness.provide(process_recorder if on else None)

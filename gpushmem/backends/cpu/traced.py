@@ -14,14 +14,11 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.traced import HostTracer
-from gpushmem.errors import ArgumentError
 from gpushmem.job.job import current
 from gpushmem.lines import user_place
 from gpushmem.ops import TEAM_NODE, TEAM_SHARED
-from gpushmem.simt.compiler import observer
 from gpushmem.simt.run.kernel import Form, form_hooks
 from gpushmem.simt.run.queue import of_process
 from gpushmem.trace import counting
@@ -30,39 +27,15 @@ from gpushmem.trace.facts import Facts
 from gpushmem.trace.kernels import native
 from gpushmem.trace.ring import Ring
 
-__all__ = ["Tracer", "trace_kernels", "tracer"]
+__all__ = ["Tracer", "tracer"]
 
 LONG = 2_000_000  # ticks, about a millisecond
-# Setting -> a name of kernels' observers, the observer, and what errors call it.
-WAYS = {
-    "GPUSHMEM_TRACE": ("trace", hook.TRACER, "the trace"),
-    "GPUSHMEM_STATS": ("stats", hook.COUNTER, "counters"),
-}
-
-
-def trace_kernels() -> None:
-    """Let kernels be traced, or calls in them counted, if the job is.
-
-    Raises `ArgumentError` if it is to be both, `ShmemError` if it is too late for a change.
-    """
-    wanted = [name for name in WAYS if settings.is_set(name)]
-    if len(wanted) > 1:
-        raise ArgumentError(f"{' and '.join(wanted)}: set one of them; a trace has the counters")
-    for name, (mark, watcher, what) in WAYS.items():
-        on = name in wanted
-        hook.refuse_change(mark, what, on)
-        if on and watcher not in hook.OBSERVERS:
-            hook.OBSERVERS.append(watcher)
-            observer.observe_also(mark)
-        elif not on and watcher in hook.OBSERVERS:
-            hook.OBSERVERS.remove(watcher)
-            observer.observe_also(mark, False)
 
 
 def tracer(world: World) -> Tracer | None:
     """What traces this PE, or counts what it does, if the job is to be."""
-    name = next((name for name in WAYS if settings.is_set(name)), None)
-    if name is None:
+    name = "GPUSHMEM_STATS" if settings.is_set("GPUSHMEM_STATS") else "GPUSHMEM_TRACE"
+    if not settings.is_set(name):
         return None
     made = _of_process(name, Path(settings.get(name)), os.getpid())
     made.begin(world)

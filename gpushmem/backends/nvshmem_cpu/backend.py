@@ -10,10 +10,9 @@ import numpy as np
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import backend
-from gpushmem.backends.cpu.checked import check_kernels
+from gpushmem.backends.cpu.observers import observe_kernels
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.sync import teams
-from gpushmem.backends.cpu.traced import trace_kernels
 from gpushmem.backends.cpu.weak import weaken_kernels
 from gpushmem.backends.nvshmem_cpu import bindings, lowering  # noqa: F401  (bindings before all else)
 from gpushmem.backends.nvshmem_cpu.functions import OWN
@@ -43,8 +42,7 @@ class NvshmemCpuBackend(backend.CpuBackend):
 
     @staticmethod
     def install(n_nodes: int) -> None:
-        check_kernels()
-        trace_kernels()
+        observe_kernels()
         weaken_kernels(inside=True)
         if n_nodes > 1:
             hook.separate()

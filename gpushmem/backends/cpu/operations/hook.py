@@ -16,7 +16,6 @@ from numba.core import cgutils
 
 from gpushmem.backends.cpu.operations import nodes
 from gpushmem.backends.cpu.operations.access import as_world, reach
-from gpushmem.check import recording as checking
 from gpushmem.diagnosis import recording
 from gpushmem.errors import ShmemError
 from gpushmem.ops import Op
@@ -25,12 +24,10 @@ from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.observer import compiled_with, current, observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device, made_of
-from gpushmem.trace import counting
-from gpushmem.trace import recording as tracing
 
 __all__ = [
-    "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
-    "group_calls", "is_followed", "is_observed", "is_separated", "is_traced", "observed",
+    "OBSERVERS", "Call", "Observer", "generate", "generate_after", "group_called",
+    "group_calls", "is_event", "is_followed", "is_observed", "is_separated", "observed",
     "observers_of", "refuse_change", "separate", "take_over", "trace", "watch",
 ]  # fmt: skip
 
@@ -162,15 +159,6 @@ def refuse_change(name: str, who: str, on: bool) -> None:
         )
 
 
-def check(on: bool) -> None:
-    """Let the checker observe kernels that are compiled from now on, or no longer.
-
-    Raises `ShmemError` if kernels have been compiled: these, and what they call, stay as they are.
-    """
-    refuse_change(checking.OBSERVER.name, "the checker", on)
-    watch(CHECKER, checking.OBSERVER, on)
-
-
 _whose: list[str] = []  # operations kernels are compiled with: a backend's; what is in `made_of`
 
 
@@ -202,6 +190,8 @@ def watch(of_operations: Observer, of_accesses: Any, on: bool) -> None:
     if on == (of_operations in OBSERVERS):
         return
     (OBSERVERS.append if on else OBSERVERS.remove)(of_operations)
+    if of_accesses is None:
+        return
     (_of_accesses.append if on else _of_accesses.remove)(of_accesses)
     seen = _of_accesses[-1] if _of_accesses else None
     observe(nodes.guarded(seen) if is_separated() else seen)
@@ -230,16 +220,11 @@ def group_called(op: Op) -> Any:
 
 
 SEPARATOR = Observer(nodes.wants, nodes.generate)
-TRACER = Observer(tracing.wants, tracing.generate, tracing.generate_after)
-COUNTER = Observer(tracing.wants, counting.generate, counting.generate_after)
-CHECKER = Observer(
-    checking.wants, checking.generate, checking.generate_after, group_called=checking.group_called
-)
 
 
-def is_traced() -> bool:
-    """Whether kernels are compiled for a trace."""
-    return TRACER in OBSERVERS
+def is_event(op: Op) -> bool:
+    """What most observers want: see `Op.is_event`."""
+    return op.is_event
 
 
 def observers_of(op: Op) -> list[Observer]:

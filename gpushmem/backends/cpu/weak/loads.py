@@ -177,11 +177,6 @@ def interrupted():
         interrupt()
 
 
-def wants(op: Op) -> bool:
-    """Whether an operation does anything."""
-    return bool(op.facts.effects or op.waits or op.facts.orders or op.facts.meets)
-
-
 def generate(call: Any) -> None:
     """Before an operation."""
     call.run(interrupted)
@@ -212,8 +207,8 @@ def interrupts_again(call: Any, result: Any, kind: int, _: Any) -> None:
     call.run(interrupted)
 
 
-INSIDE = hook.Observer(wants, generate, interrupts_again)
-OPERATIONS = hook.Observer(wants, generate, generate_after, group_calls=released)
+INSIDE = hook.Observer(hook.is_event, generate, interrupts_again)
+OPERATIONS = hook.Observer(hook.is_event, generate, generate_after, group_calls=released)
 OBSERVER = Observer(
     "weak", access=access, moved=moved, fences=fences,
     block_met=synchronized, warp_meets=warp_meets, warp_met=warp_met, grid_meets=released,

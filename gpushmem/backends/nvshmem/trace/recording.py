@@ -24,7 +24,7 @@ from numba.cuda.cudaimpl import registry
 
 from gpushmem.backends.calls import Operation
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
-from gpushmem.trace.events import of_call, of_wait, wants
+from gpushmem.trace.events import of_call, of_wait
 from gpushmem.trace.ring import BLOCK as BLOCK_KIND
 from gpushmem.trace.ring import EVENT, KIND_OF, NO_PE, PLACES, RANGE
 
@@ -165,7 +165,7 @@ class TracedOperation(Operation):
 
     def get_impl_key(self, sig: Any) -> Any:
         """That of `_traced`, which generates a call of the operation's own code."""
-        if _on[0] and (wants(self.op) or self.op.base in RANGES):
+        if _on[0] and (self.op.is_event or self.op.base in RANGES):
             return self._traced_key
         return super().get_impl_key(sig)
 

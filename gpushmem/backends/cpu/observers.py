@@ -1,0 +1,69 @@
+"""Who reads the events of kernels: a row for each reader, by the setting that asks for it.
+
+A reader's compiled code is in its room (`check.recording`, `trace.recording`, `trace.counting`); of
+hosts it is told as a `backends.readers.Reader` (`checked`, `traced`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gpushmem import settings
+from gpushmem.backends.cpu.operations import hook
+from gpushmem.backends.cpu.operations.hook import Observer, is_event
+from gpushmem.backends.cpu.process import process_recorder
+from gpushmem.check import recording as checking
+from gpushmem.errors import ArgumentError
+from gpushmem.simt.compiler.observer import observe_also
+from gpushmem.simt.run import witness
+from gpushmem.trace import counting
+from gpushmem.trace import recording as tracing
+
+__all__ = ["READERS", "observe_kernels"]
+
+
+class Row(NamedTuple):
+    """Observers of operations, and of loads, stores and barriers; the mark of code; a name."""
+
+    operations: Observer
+    accesses: Any
+    mark: str
+    name: str
+
+
+READERS = {
+    "GPUSHMEM_CHECK": Row(
+        Observer(
+            is_event, checking.generate, checking.generate_after,
+            group_called=checking.group_called,
+        ),
+        checking.OBSERVER, checking.OBSERVER.name, "the checker",
+    ),
+    "GPUSHMEM_TRACE": Row(
+        Observer(is_event, tracing.generate, tracing.generate_after), None, "trace", "the trace"
+    ),
+    "GPUSHMEM_STATS": Row(
+        Observer(is_event, counting.generate, counting.generate_after), None, "stats", "counters"
+    ),
+}  # fmt: skip
+APART = {"GPUSHMEM_TRACE", "GPUSHMEM_STATS"}  # which use the same memory
+
+
+def observe_kernels(*names: str) -> None:
+    """Let kernels that are compiled from now on be observed as settings say, all or these.
+
+    Raises `ArgumentError` if readers exclude each other, `ShmemError` if it is too late for a
+    change: kernels that have been compiled, and what they call, stay as they are.
+    """
+    wanted = [name for name in READERS if settings.is_set(name)]
+    if APART.issubset(wanted):
+        raise ArgumentError(
+            f"{' and '.join(sorted(APART))}: set one of them; a trace has the counters"
+        )
+    for name in names or READERS:
+        row, on = READERS[name], name in wanted
+        hook.refuse_change(row.mark, row.name, on)
+        if row.accesses is None and on != (row.operations in hook.OBSERVERS):
+            observe_also(row.mark, on)
+        hook.watch(row.operations, row.accesses, on)
+    witness.provide(process_recorder if "GPUSHMEM_CHECK" in wanted else None)
