@@ -75,6 +75,7 @@ __all__ = [
     "generate",
     "generate_after",
     "group_called",
+    "reserver",
     "wants",
 ]
 
