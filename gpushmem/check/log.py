@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
@@ -122,9 +122,20 @@ REFUSED = 3
 
 
 class Log:
-    """The log of the calling PE."""
+    """The log of the calling PE.
 
-    def __init__(self, folder: Path, pe: int, stamp: int) -> None:
+    `add` and `reserve` are `recording`'s, which kernels that write to it use, too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        pe: int,
+        stamp: int,
+        add: Callable[[int, int], int],
+        reserve: Callable[[int, int], None],
+    ) -> None:
+        self._add, self._reserve = add, reserve
         size = HEADER + MOST * RECORD.itemsize
         try:
             self._file = open(folder / f"pe{pe}.log", "w+b")  # noqa: SIM115
@@ -165,7 +176,7 @@ class Log:
     ) -> int:
         """Append a record of the host; returns its stamp. Of words the lower 64 bits are kept."""
         index = self._room(1)
-        stamp = _add(int(self._log["stamp"][0]), 1)
+        stamp = self._add(int(self._log["stamp"][0]), 1)
         words = tuple((word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6])
         thread = 0 if launch else self._threads.setdefault(get_ident(), len(self._threads))
         if index < self._log["most"][0]:
@@ -215,8 +226,8 @@ class Log:
 
     def _room(self, many: int) -> int:
         """Take places for so many records; returns the first. Some may be beyond `most`."""
-        first = _add(self.address, many)
-        _reserve(self.address, first + many)
+        first = self._add(self.address, many)
+        self._reserve(self.address, first + many)
         return first
 
     def _note_sites(self) -> None:
@@ -240,20 +251,6 @@ class Log:
             if path and Path(path).name in named and is_users(name):
                 files[Path(path).name] = path
         self.describe(files=files)
-
-
-def _reserve(address: int, end: int) -> None:
-    """See `recording.reserve`."""
-    from gpushmem.check.recording import reserver  # noqa: PLC0415  (compiled code)
-
-    reserver()(address, end)
-
-
-def _add(address: int, value: int) -> int:
-    """Add to a number that other threads and processes add to; returns what it was."""
-    from gpushmem.check.recording import adder  # noqa: PLC0415  (compiled code)
-
-    return int(adder()(address, value))
 
 
 class Trace(NamedTuple):

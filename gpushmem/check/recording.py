@@ -75,6 +75,7 @@ __all__ = [
     "generate",
     "generate_after",
     "group_called",
+    "reserver",
 ]
 
 # The `key` of the access that continues a run, what that of the next one is more, and how many may

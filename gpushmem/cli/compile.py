@@ -148,7 +148,7 @@ def _in_a_pe(
     kinds: tuple[str, ...],
 ) -> list[Built]:  # fmt: skip
     """Compile the kernels; PEs with equal lists start at different places in them."""
-    from gpushmem.backends.nvshmem.compile import aot  # noqa: PLC0415
+    from gpushmem.backends.nvshmem.compile import aot, options  # noqa: PLC0415
     from gpushmem.job.job import current  # noqa: PLC0415
 
     wanted = _launched_by(run) if run is not None else _named(args, signatures)
@@ -158,7 +158,7 @@ def _in_a_pe(
     first = me * len(work) // n_pes
     with progress("compiling", len(work), shown=me == 0) as bar:
         return [
-            aot.build(kernel.py_func, types, aot.code_options(kernel.options), arch, kinds)
+            aot.build(kernel.py_func, types, options.code_options(kernel.options), arch, kinds)
             for kernel, types, arch in bar.each(work[first:] + work[:first], _called)
         ]
 

@@ -6,7 +6,7 @@ import gc
 import math
 from dataclasses import dataclass
 
-from gpushmem.backends.nvshmem.compile import aot
+from gpushmem.backends.nvshmem.compile import aot, options
 from gpushmem.explain.launches import Launched
 from gpushmem.explain.occupancy import Occupancy, occupancy
 
@@ -46,7 +46,7 @@ def on_gpu(kernel: Launched, arch: str, asked: tuple[int, ...] = ()) -> OnGpu:
         )
     function, argtypes, *_ = kernel.source
     try:
-        built = aot.build(function, argtypes, aot.code_options(kernel.options), arch)
+        built = aot.build(function, argtypes, options.code_options(kernel.options), arch)
     except Exception as error:  # noqa: BLE001  (Numba's, the linker's: whatever stops it is told)
         return OnGpu(arch, str(error) or type(error).__name__)
     needs, capability = built.needs, Arch.of(arch).capability

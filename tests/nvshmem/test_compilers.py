@@ -16,6 +16,7 @@ from gpushmem.artifacts.arguments import pack, parameters, words_of
 from gpushmem.artifacts.refusal import KernelTypingError
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.compile import aot, compiler
+from gpushmem.backends.nvshmem.compile.options import compiler_of
 from gpushmem.errors import ArgumentError
 
 SM_90 = compiler.Arch.of("sm_90")
@@ -44,10 +45,10 @@ def plain(dst, src, pe):
 @pytest.mark.parametrize("which", MODULES)
 def test_a_kernel_has_the_compiler_it_was_written_for_unless_one_is_set(which, monkeypatch):
     monkeypatch.delenv("GPUSHMEM_COMPILER", raising=False)
-    assert aot.compiler_of(kernel(MODULES[which])) == which
-    assert aot.compiler_of(plain) == "numba-cuda"
+    assert compiler_of(kernel(MODULES[which])) == which
+    assert compiler_of(plain) == "numba-cuda"
     monkeypatch.setenv("GPUSHMEM_COMPILER", "numba-cuda-mlir")
-    assert aot.compiler_of(kernel(MODULES[which])) == "numba-cuda-mlir"
+    assert compiler_of(kernel(MODULES[which])) == "numba-cuda-mlir"
 
 
 def test_a_kernel_is_translated_with_its_device_functions():

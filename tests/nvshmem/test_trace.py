@@ -20,7 +20,8 @@ from numba import cuda
 from numba.cuda import types
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem.compile import aot, compiler
+from gpushmem.backends.nvshmem.compile import aot, compiler, numba_cuda
+from gpushmem.backends.nvshmem.operations import lowering
 from gpushmem.backends.nvshmem.trace import recording
 from gpushmem.backends.nvshmem.trace.drain import AT, Drain, Meaning, new_header
 from gpushmem.ops import OPS
@@ -160,11 +161,11 @@ def _llvm(traced):
              "    if shmem.wait_until_any(signal, None, 0, 1) == 3:", "        return",
              "    shmem.atomic_add(dst, 1, pe)"]  # fmt: skip
     exec("\n".join(lines), scope)
-    compiler.lowering.install()
-    with compiler._compiling_for(SM_90), recording.compiling(traced):
-        made = compiler._library(scope["kernel"], SHIFT, {}, (9, 0, ""), traced)
+    lowering.install()
+    with numba_cuda._compiling_for(SM_90), recording.compiling(traced):
+        made = numba_cuda._library(scope["kernel"], SHIFT, {}, (9, 0, ""), traced)
     text = "\n".join(made.llvm_strs)
-    kinds = [part.kind for part in compiler._other_parts(made, "sm_90")]
+    kinds = [part.kind for part in numba_cuda._other_parts(made, "sm_90")]
     return re.sub(r"B\d+v\d+|\$\d+", "", text), kinds
 
 
@@ -197,9 +198,9 @@ def _events_of(names):
         op = OPS[name]
         which, dtype, timeout = kernels.forms(op)[-1]
         function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
-        compiler.lowering.install()
-        with compiler._compiling_for(SM_90), recording.compiling(True):
-            made = compiler._library(function, argtypes, {}, (9, 0, ""), True)
+        lowering.install()
+        with numba_cuda._compiling_for(SM_90), recording.compiling(True):
+            made = numba_cuda._library(function, argtypes, {}, (9, 0, ""), True)
         calls = [call for text in made.llvm_strs for call, _ in recording.CALLED.findall(text)]
         found[name] = {what: calls.count(what) for what in ("note", "open")}
     return found

@@ -21,7 +21,7 @@ from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.seeds import number_of, order_of
 from gpushmem.check.log import BEGIN, END, HOST, SUBMIT, SYNC, VALUE, Log
-from gpushmem.check.recording import PLACE
+from gpushmem.check.recording import PLACE, adder, reserver
 from gpushmem.job.job import current
 from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.simt.compiler.observer import LOAD, STORE
@@ -66,7 +66,8 @@ def _alone(folder: Path, pid: int) -> ProcessRecorder | None:
 def _log(folder: Path, pe: int) -> Log:
     """The process's log: one, however often it calls `init`."""
     job = current()
-    return Log(folder, pe, address_of(_stamp) if job is None else job.board.address("stamp"))
+    stamp = address_of(_stamp) if job is None else job.board.address("stamp")
+    return Log(folder, pe, stamp, adder(), reserver())
 
 
 _stamp = np.zeros(1, np.int64)  # of a process without a job

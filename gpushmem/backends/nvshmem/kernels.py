@@ -20,6 +20,7 @@ from gpushmem.artifacts.arguments import pack, parameters, types_of, words_of
 from gpushmem.artifacts.origin import MLIR
 from gpushmem.artifacts.shape import CLUSTERS, LaunchShape, carveout
 from gpushmem.backends.nvshmem.compile import aot
+from gpushmem.backends.nvshmem.compile.options import code_options
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.gpu.status import check
@@ -197,7 +198,7 @@ class Kernel:
     ) -> None:
         self.traced = traced
         self.py_func, self.name = py_func, py_func.__name__
-        self.options = aot.code_options(options)
+        self.options = code_options(options)
         self.carveout = carveout(options.get("shared_memory_carveout", -1))
         self.collective = bool(options.get("collective"))
         self._loaded: dict[tuple[Any, ...], Loaded] = {}

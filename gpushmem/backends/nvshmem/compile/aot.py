@@ -8,21 +8,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from gpushmem import settings, store
+from gpushmem import store
 from gpushmem.artifacts import fingerprint
-from gpushmem.artifacts.origin import written_for
 from gpushmem.backends.nvshmem import versions
+from gpushmem.backends.nvshmem.compile.options import compiler_of
 from gpushmem.ops import OPS
 
 __all__ = [
-    "Artifact", "Built", "Resources", "artifact", "build", "code_options", "compiler_of",
-    "needs_of", "text_of",
+    "Artifact", "Built", "Resources", "artifact", "build", "needs_of", "text_of",
 ]  # fmt: skip
 
 fingerprint.fixed.update(op.function for op in OPS.values())
 # NVSHMEM's functions that need whole warps: always, and over a network.
 SUMS, GROUPS = re.compile(r"_reduce(?:scatter)?_block"), re.compile(r"_(?:warp|block)_")
-OF_LAUNCHES = "collective", "shared_memory_carveout"  # options of `jit`
 RESOURCES = {
     "registers": r"Used (\d+) registers",
     "stack": r"(\d+) bytes stack frame",
@@ -77,16 +75,6 @@ class Built:
     code: dict[str, bytes]
     needs: Resources
     compiler: str
-
-
-def compiler_of(py_func: Callable[..., Any]) -> str:
-    """The compiler of a kernel: what GPUSHMEM_COMPILER says, else what it was written for."""
-    return str(settings.get("GPUSHMEM_COMPILER") or written_for(py_func))
-
-
-def code_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options of `jit` that the machine code depends on."""
-    return {name: value for name, value in options.items() if name not in OF_LAUNCHES}
 
 
 def artifact(

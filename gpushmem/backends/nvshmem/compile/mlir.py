@@ -43,7 +43,14 @@ from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate
 
 from gpushmem.artifacts.origin import MLIR, NUMBA_CUDA
 from gpushmem.artifacts.refusal import as_kernel_error
-from gpushmem.backends.nvshmem.compile import compiler
+from gpushmem.backends.nvshmem.compile import numba_cuda
+from gpushmem.backends.nvshmem.compile.linking import (
+    Arch,
+    Compiled,
+    Part,
+    grid_sync,
+    linked_file,
+)
 from gpushmem.backends.nvshmem.compile.outlined import PREFIX, Outlined, outline
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
@@ -60,8 +67,8 @@ CALLED = re.compile(rf"@({PREFIX}\w+)")
 
 def compile_kernel(
     py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any],
-    arch: compiler.Arch, traced: bool,
-) -> compiler.Compiled:  # fmt: skip
+    arch: Arch, traced: bool,
+) -> Compiled:  # fmt: skip
     """Compile a kernel for arguments of numba-cuda's types.
 
     Raises Numba's errors, and `ArgumentError` for what this compiler is not used for.
@@ -73,7 +80,7 @@ def compile_kernel(
             )
     _install()
     given = tuple(map(to_mlir, argtypes))
-    with _compiling_for(arch), compiler.typing_for(arch):
+    with _compiling_for(arch), numba_cuda.typing_for(arch):
         try:
             made = _compile(py_func, given, options, arch)
         except TypingError as error:
@@ -81,12 +88,12 @@ def compile_kernel(
     text = made.metadata["mlir_module_optimized"]
     calls = sorted(set(CALLED.findall(text)))
     functions = [_function(name, arch) for name in calls]
-    own = compiler.Part("ltoir", made.metadata["ltoir"])
+    own = Part("ltoir", made.metadata["ltoir"])
     parts = [own, *_other_parts(made.metadata, str(arch))]
     parts += [part for function in functions for part in function.parts]
     none: frozenset[str] = frozenset()
     cooperative = bool(made.metadata.get("use_cooperative"))
-    return compiler.Compiled(
+    return Compiled(
         _entry(text), tuple(dict.fromkeys(parts)),
         none.union(*(f.shims for f in functions)), none.union(*(f.products for f in functions)),
         cooperative or any(f.cooperative for f in functions), arch,
@@ -103,7 +110,7 @@ def _entry(text: str) -> str:
 
 def _compile(
     py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any],
-    arch: compiler.Arch,
+    arch: Arch,
 ) -> Any:  # fmt: skip
     """Compile the kernel in the steps of the compiler's own, but for the last: it is not linked."""
     opt = bool(options.get("opt", True))
@@ -134,17 +141,17 @@ class _Unlinked:
         return self
 
 
-def _other_parts(metadata: dict[str, Any], arch: str) -> Iterator[compiler.Part]:
+def _other_parts(metadata: dict[str, Any], arch: str) -> Iterator[Part]:
     """The files that a kernel's declarations of device functions link."""
     for file in metadata.get("linked_external_link_items", ()):
         if isinstance(file, str) and Path(file).name.startswith("libcudadevrt"):
-            yield compiler.grid_sync(arch)
+            yield grid_sync(arch)
         else:
-            yield compiler.linked_file(file, arch)
+            yield linked_file(file, arch)
 
 
 @contextmanager
-def _compiling_for(arch: compiler.Arch) -> Iterator[None]:
+def _compiling_for(arch: Arch) -> Iterator[None]:
     """The compiler asks for the current device's capability; there may be no device."""
     before, tools._cached_cc = tools._cached_cc, arch.capability
     try:
@@ -170,9 +177,9 @@ def _outline(op: Op, given: dict[str, Any]) -> Outlined:
 
 
 @cache
-def _function(name: str, arch: compiler.Arch) -> compiler.Compiled:
+def _function(name: str, arch: Arch) -> Compiled:
     made = _outlined[name]
-    return compiler.compile_function(made.function, made.words, name, arch)
+    return numba_cuda.compile_function(made.function, made.words, name, arch)
 
 
 @cache
