@@ -1,6 +1,7 @@
 """The project about itself: docstrings, light imports, which room may know which."""
 
 import ast
+import hashlib
 import importlib.util
 import json
 import re
@@ -13,7 +14,9 @@ import pytest
 import gpushmem
 import gpushmem.ops
 from gpushmem.backends.registry import BACKENDS
+from gpushmem.settings import SETTINGS
 from tests import tiers
+from tests.docs.test_errors import OF_OTHERS, PAGES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gpushmem"
@@ -423,3 +426,41 @@ def test_what_is_left_out_of_the_default_tier_exists(path):
         *re.findall(r"^(Test\w+) = ", source, re.MULTILINE),
     }
     assert {"*"} == tiers.SLOW[path].keys() or tiers.SLOW[path].keys() <= known
+
+
+def sources(*folders):
+    """All files of the folders, the package's for one, with their text."""
+    return {path: path.read_text() for folder in folders for path in sorted(folder.rglob("*.py"))}
+
+
+def test_names_of_variables_are_settings():
+    name = re.compile(r"\bGPUSHMEM_[A-Z_]+\b")
+    for path, text in sources(PACKAGE).items():
+        assert {*name.findall(text)} <= {*SETTINGS}, path.relative_to(ROOT)
+
+
+def test_settings_are_read_through_the_table_only():
+    read = re.compile(r"(?:environ(?:\.\w+\(|\[)|getenv\()\s*[\"']GPUSHMEM_")
+    assert read.search('os.environ.get("GPUSHMEM_THREADS")')
+    for path, text in sources(PACKAGE).items():
+        if path.name != "settings.py":
+            assert not read.search(text), path.relative_to(ROOT)
+
+
+def test_the_messages_on_pages_of_errors_are_those_of_the_code():
+    tables = [re.findall(r"^\| `(.+)` \| .+ \|$", page, re.MULTILINE) for page in PAGES.values()]
+    nodes = (n for t in sources(PACKAGE, ROOT / "kernels").values() for n in ast.walk(ast.parse(t)))
+    values = (node.value for node in nodes if isinstance(node, ast.Constant))
+    code = "\n".join(value for value in values if isinstance(value, str))
+    parts = {part for table in tables for message in table for part in message.split("...")}
+    assert all(2 <= len(table) <= 10 for table in tables)
+    assert {part for part in parts if part not in code} <= OF_OTHERS <= parts
+
+
+def test_the_page_of_a_trace_was_built_of_the_sources_that_are_here():
+    folder = PACKAGE / "trace/page"
+    names = ["package.json", "page.html", "style.css"]
+    names += [f"src/{path.name}" for path in (folder / "src").iterdir()]
+    digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in sorted(names)))
+    built = (PACKAGE / "trace/page.html").read_text("utf-8")
+    assert f'content="{digest.hexdigest()}"' in built, "run npm run build in gpushmem/trace/page"

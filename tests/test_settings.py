@@ -1,7 +1,6 @@
 """Environment variables: one table, read in one place, and refused by name."""
 
 import os
-import re
 
 import pytest
 from hypothesis import example, given
@@ -13,9 +12,8 @@ from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.registry import BACKENDS
 from gpushmem.errors import ArgumentError
 from gpushmem.settings import SETTINGS
-from tests.test_project import PACKAGE, ROOT, loaded
+from tests.test_project import ROOT, loaded
 
-NAME = re.compile(r"\bGPUSHMEM_[A-Z_]+\b")
 # What each variable takes, and what it does not.
 GOOD = {
     "GPUSHMEM_BACKEND": ("cpu", "cpu"),
@@ -89,25 +87,6 @@ BAD = {
 }
 # What a process can have in its environment: no NUL, bytes that are no UTF-8 as surrogates.
 TEXTS = st.binary(max_size=40).map(lambda data: os.fsdecode(data.replace(b"\0", b"")))
-
-
-def sources():
-    """All files of the package, with their text."""
-    return {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-def test_names_in_the_sources_are_settings():
-    for path, text in sources().items():
-        unknown = {name for name in NAME.findall(text) if name not in SETTINGS}
-        assert not unknown, path.relative_to(ROOT)
-
-
-def test_settings_are_read_through_the_table_only():
-    read = re.compile(r"(?:environ(?:\.\w+\(|\[)|getenv\()\s*[\"']GPUSHMEM_")
-    assert read.search('os.environ.get("GPUSHMEM_THREADS")')
-    for path, text in sources().items():
-        if path.name != "settings.py":
-            assert not read.search(text), path.relative_to(ROOT)
 
 
 def test_every_setting_has_a_meaning_and_a_default_that_can_be_read():

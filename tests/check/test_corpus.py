@@ -1,18 +1,14 @@
-"""Small programs, each with a bug that its argument `fixed` mends: found, at its lines, or silent.
-
-The lines that make the bug end in `# <- 1` and `# <- 2`; a further report may have `# <- 3`.
-"""
+"""Small programs, each with a bug that `fixed` mends: found, at its lines; or silent."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.check.programs import CORPUS, PROGRAMS, cases, program
+from tests.conftest import ROOT
 from tests.pes import BACKEND
 
-ROOT = Path(__file__).parents[2]
-CORPUS = ROOT / "tests" / "check" / "corpus"
 # In CI: one of each way in which accesses are ordered; all: pytest -m sweep tests/check
 SAMPLE = {
     "fence_before_flag", "source_changed_too_early", "shared_memory", "quiet_for_a_third_pe",
@@ -24,61 +20,44 @@ SAMPLE = {
 }  # fmt: skip
 # On nvshmem-cpu kernels that wait are cooperative launches, as on GPUs: all blocks are there.
 ACCEPTED = {"nvshmem-cpu": {"waits_for_another_block"}}.get(BACKEND, set())
-PROGRAMS = [
-    pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.sweep], id=path.stem)
-    for path in sorted(CORPUS.glob("*.py"))
-]
 
 
-def check(run_cli, path, *args, options=()):
+def check(run_cli, one, *args, options=()):
     """Run a program under the checker; exit code, and what was found."""
-    pes = re.search(r"^PES = (\d)", path.read_text(), re.MULTILINE)[1]
     done = run_cli(
-        "run", "--backend", BACKEND, "--check", "--check-format", "json", *options, "-n", pes, path,
-        *args,
+        "run", "--backend", BACKEND, "--check", "--check-format", "json", *options, "-n", one.pes,
+        *one.words, *args,
     )  # fmt: skip
     assert done.returncode in (0, 66), done.stderr
     return done.returncode, json.loads(done.stdout[done.stdout.index("[") :])
 
 
-def marked(path, *marks):
-    """The two lines that make the bug; or one twice."""
-    lines = path.read_text().splitlines()
-    return tuple(
-        f"{path.name}:{number}"
-        for mark in marks or ("<- 1", "<- 2")
-        for number, line in enumerate(lines, 1)
-        if mark in line
-    )
-
-
-@pytest.mark.parametrize("path", PROGRAMS)
-def test_the_bug_is_found_at_its_lines_and_nothing_else(run_cli, path):
-    if path.stem in ACCEPTED:
-        assert check(run_cli, path) == (0, [])
+@pytest.mark.parametrize("one", cases(SAMPLE))
+def test_the_bug_is_found_at_its_lines_and_nothing_else(run_cli, one):
+    if one.name in ACCEPTED:
+        assert check(run_cli, one) == (0, [])
         return
-    code, found = check(run_cli, path)
+    code, found = check(run_cli, one)
     assert code == 66
-    pairs = [{a["line"].partition(" in ")[0] for a in one["accesses"]} for one in found]
-    wanted = set(marked(path))
+    pairs = [{a["line"].partition(" in ")[0] for a in problem["accesses"]} for problem in found]
+    wanted = set(one.marked())
     assert wanted in pairs
-    assert all(pair <= wanted | set(marked(path, "<- 3")) for pair in pairs)
-    assert all(one["cure"].startswith("missing: ") for one in found)
+    assert all(pair <= wanted | set(one.marked("<- 3")) for pair in pairs)
+    assert all(problem["cure"].startswith("missing: ") for problem in found)
 
 
-@pytest.mark.parametrize("path", PROGRAMS)
-def test_the_program_without_the_bug_is_accepted(run_cli, path):
-    assert check(run_cli, path, "fixed") == (0, [])
+@pytest.mark.parametrize("one", cases(SAMPLE))
+def test_the_program_without_the_bug_is_accepted(run_cli, one):
+    assert check(run_cli, one, "fixed") == (0, [])
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("one", cases(()))
 @pytest.mark.timeout(600)
-def test_each_of_twenty_seeds_gives_the_same_verdict(run_cli, path):
+def test_each_of_twenty_seeds_gives_the_same_verdict(run_cli, one):
     verdicts = set()
     for seed in range(1, 21):
-        _, found = check(run_cli, path, options=("--seed", seed))
-        lines = [tuple(sorted(a["line"] for a in one["accesses"])) for one in found]
+        _, found = check(run_cli, one, options=("--seed", seed))
+        lines = [tuple(sorted(a["line"] for a in problem["accesses"])) for problem in found]
         verdicts.add(tuple(sorted(lines)))
     assert len(verdicts) == 1
 
@@ -86,7 +65,7 @@ def test_each_of_twenty_seeds_gives_the_same_verdict(run_cli, path):
 def test_the_report_names_memory_lines_and_the_missing_operation(run_cli):
     path = CORPUS / "fence_before_flag.py"
     text = run_cli("run", "--backend", "cpu", "--check", "-n", 2, path, code=66).stderr
-    first, second = marked(path)
+    first, second = PROGRAMS["fence_before_flag"].marked()
     flag = next(n for n, line in enumerate(path.read_text().splitlines(), 1) if "signal_op" in line)
     assert "gpushmem check: 1 problem found" in text
     assert "ordering: what put_block writes may arrive after it is read" in text
@@ -106,7 +85,7 @@ def test_the_report_names_memory_lines_and_the_missing_operation(run_cli):
 
 
 def test_who_has_not_waited_is_told_which_thread_has(run_cli):
-    _, found = check(run_cli, CORPUS / "one_thread_waits_for_all.py")
+    _, found = check(run_cli, PROGRAMS["one_thread_waits_for_all"])
     assert found[0]["cure"] == (
         "missing: cuda.syncthreads() between: thread 0 of the block has waited for it, this one "
         "has not"
@@ -149,9 +128,9 @@ def test_what_follows_another_init_is_checked_too(run_cli, tmp_path):
     again = text[begin:end].replace("if FIXED:", "if True:").replace("# <- ", "# ")
     path = tmp_path / "hosts.py"
     path.write_text(text[:begin] + again + "shmem.finalize()\n" + text[begin:])
-    code, found = check(run_cli, path)
+    code, found = check(run_cli, program(path))
     assert code == 66
-    assert {a["line"] for a in found[0]["accesses"]} == set(marked(path))
+    assert {a["line"] for a in found[0]["accesses"]} == set(program(path).marked())
 
 
 def test_a_pe_that_is_killed_leaves_what_it_did(run_cli, tmp_path):
@@ -159,9 +138,9 @@ def test_a_pe_that_is_killed_leaves_what_it_did(run_cli, tmp_path):
     path.write_text(
         (CORPUS / "hosts.py").read_text().replace("shmem.finalize()", "import os; os.abort()")
     )
-    code, found = check(run_cli, path)
+    code, found = check(run_cli, program(path))
     assert code == 66
-    assert {a["line"] for a in found[0]["accesses"]} == set(marked(path))
+    assert {a["line"] for a in found[0]["accesses"]} == set(program(path).marked())
 
 
 REFUSED = """

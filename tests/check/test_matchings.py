@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from tests.check.test_corpus import check, marked
+from tests.check.programs import program
+from tests.check.test_corpus import check
 
-PROGRAM = Path(__file__).parent / "matchings" / "first_of_two.py"
+PROGRAM = program(Path(__file__).parent / "matchings" / "first_of_two.py")
 LAST = """
 import os
 import gpushmem as shmem
@@ -22,7 +23,7 @@ def test_what_only_some_orders_show_is_found_in_several_runs(run_cli):
     assert code == 66
     assert len(found) == 1  # what several runs find, once
     pair = {a["line"].partition(" in ")[0] for a in found[0]["accesses"]}
-    assert pair == set(marked(PROGRAM))
+    assert pair == set(PROGRAM.marked())
 
 
 def test_the_program_that_is_right_in_every_order_is_accepted(run_cli):

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.check.test_corpus import CORPUS, check, without_numbers
+from tests.check.programs import CORPUS, PROGRAMS
+from tests.check.test_corpus import check, without_numbers
 from tests.test_project import ROOT
 
 QUOTED = re.compile(
@@ -31,9 +32,8 @@ REPORTS = [
 @pytest.mark.parametrize(("name", "text"), REPORTS)
 def test_the_reports_shown_are_those_that_are_printed(run_cli, name, text):
     """But for the last line, which names the page about them all."""
-    path = CORPUS / f"{name}.py"
-    pes = re.search(r"^PES = (\d)", path.read_text(), re.MULTILINE)[1]
-    printed = run_cli("run", "--backend", "cpu", "--check", "-n", pes, path, code=66).stderr
+    run = ("run", "--backend", "cpu", "--check", "-n", PROGRAMS[name].pes, *PROGRAMS[name].words)
+    printed = run_cli(*run, code=66).stderr
     shown, printed = (without_numbers(t).strip().removesuffix(LAST) for t in (text, printed))
     assert shown.strip() == printed.strip()
 
@@ -76,7 +76,7 @@ def load():
 @pytest.mark.parametrize("args", [(), ("fixed",)])
 def test_the_verdict_is_the_same_in_every_run(run_cli, load, name, args):
     """The PEs, threads and elements that a report takes for examples may be others."""
-    found = {verdict(check(run_cli, CORPUS / f"{name}.py", *args)[1]) for _ in range(RUNS)}
+    found = {verdict(check(run_cli, PROGRAMS[name], *args)[1]) for _ in range(RUNS)}
     assert len(found) == 1
     assert ("[]" in found) == bool(args)
 

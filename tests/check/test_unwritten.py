@@ -10,6 +10,7 @@ from gpushmem.check import log, order, unwritten
 from gpushmem.check.recording import KIND_OF
 from gpushmem.ops import CMP_GE
 from gpushmem.simt.compiler.observer import STORE
+from tests.check.programs import program
 from tests.check.test_corpus import check
 
 HERE = Path(__file__).parent
@@ -69,7 +70,7 @@ def test_reads_of_nothing_are_found_and_nothing_else(run_cli, tmp_path):
     copy = tmp_path / path.name
     copy.write_text("PES = 2\n" + path.read_text())
     lines = copy.read_text().splitlines()
-    code, problems = check(run_cli, copy)
+    code, problems = check(run_cli, program(copy))
     assert code == 66
     assert {problem["kind"] for problem in problems} == {"unwritten"}
     at = {int(re.search(r":(\d+)", p["accesses"][0]["line"])[1]) for p in problems}

@@ -1,6 +1,6 @@
 """Run a program once for each of several seeds, and print what is in its arrays at the end.
 
-`gpushmem run --memory weak -n N outcomes.py PROGRAM SEEDS [ARGS]...`: each PE prints a line for
+`gpushmem run --memory weak -n N outcomes.py SEEDS PROGRAM [ARGS]...`: each PE prints a line for
 each seed, with a digest of its symmetric arrays, and of the device arrays among the program's
 global variables. Kernels are compiled once.
 """
@@ -49,8 +49,8 @@ def ending():
     finalize()
 
 
-program, seeds = sys.argv[1], int(sys.argv[2])
-sys.argv[:] = [program, *sys.argv[3:]]
+seeds, program = int(sys.argv[1]), sys.argv[2]
+sys.argv[:] = sys.argv[2:]
 shmem.finalize, shmem.ones = ending, ones
 for seed in range(seeds):
     os.environ["GPUSHMEM_SEED"] = str(seed)

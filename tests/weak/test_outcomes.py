@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.check.test_corpus import CORPUS
+from tests.check.programs import cases
 from tests.conftest import ROOT
 
 SEEDS = 20
@@ -44,32 +44,29 @@ POISONED = {
     "allocated_again", "halo_nobody_fills", "last_bin_of_a_histogram", "never_written",
     "sum_of_blocks_from_nothing",
 }  # fmt: skip
-PROGRAMS = [
-    pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.sweep], id=path.stem)
-    for path in sorted(CORPUS.glob("*.py"))
-    if "numba_cuda" not in path.stem  # whose memory is not weak
-]
+PROGRAMS = cases(SAMPLE, lambda name: "numba_cuda" not in name)  # whose memory is not weak
 
 
-def outcomes(run_cli, path, seeds, *args):
+def outcomes(run_cli, one, seeds, *args):
     """The different ways in which a program ends: digests of all PEs; and how the job ended."""
-    pes = int(re.search(r"^PES = (\d)", path.read_text(), re.MULTILINE)[1])
     done = run_cli(
-        "run", "--backend", "cpu", "--memory", "weak", "--tag-output", "-n", pes,
-        ROOT / "tests/weak/outcomes.py", path, seeds, *args, timeout=170,
+        "run", "--backend", "cpu", "--memory", "weak", "--tag-output", "-n", one.pes,
+        ROOT / "tests/weak/outcomes.py", seeds, *one.words, *args, timeout=170,
     )  # fmt: skip
     found = defaultdict(dict)
     for pe, seed, digest in re.findall(r"^\[(\d+)\] seed (\d+): (\w+)", done.stdout, re.MULTILINE):
         found[seed][pe] = digest
-    return {tuple(sorted(ends.items())) for ends in found.values() if len(ends) == pes}, done
+    return {
+        tuple(sorted(ends.items())) for ends in found.values() if len(ends) == int(one.pes)
+    }, done
 
 
-@pytest.mark.parametrize("path", PROGRAMS)
-def test_a_bug_shows_within_20_seeds(run_cli, path):
-    seeds = FEW if path.stem in SAMPLE else SEEDS
-    right, done = outcomes(run_cli, path, seeds, "fixed")
+@pytest.mark.parametrize("one", PROGRAMS)
+def test_a_bug_shows_within_20_seeds(run_cli, one):
+    seeds = FEW if one.name in SAMPLE else SEEDS
+    right, done = outcomes(run_cli, one, seeds, "fixed")
     assert done.returncode == 0, done.stderr
-    assert len(right) == 1 or path.stem in OPEN
-    wrong, done = outcomes(run_cli, path, seeds)
-    assert done.returncode != 0 or len(wrong) > 1 or path.stem in HIDDEN | OPEN | POISONED
-    assert wrong != right or path.stem not in POISONED
+    assert len(right) == 1 or one.name in OPEN
+    wrong, done = outcomes(run_cli, one, seeds)
+    assert done.returncode != 0 or len(wrong) > 1 or one.name in HIDDEN | OPEN | POISONED
+    assert wrong != right or one.name not in POISONED
