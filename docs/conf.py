@@ -36,7 +36,11 @@ ELSEWHERE = {
     "index": "README.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md",
     "examples": "examples/README.md",
 }  # fmt: skip
-LISTS = "tutorial/index", "errors/index"  # of the other pages in their folders
+LISTS = (
+    "tutorial/index",
+    "errors/index",
+    "measurements/index",
+)  # of pages in their folders
 TOCTREE = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
 PAGES = {ROOT / path: HERE / f"{name}.md" for name, path in ELSEWHERE.items()}
 LINK = re.compile(r"\[([^][]*)\]\(([\w./-]+)(#[\w-]*)?\)")

@@ -1,10 +1,15 @@
-"""Write what follows from tables in the code: docs/settings.md and docs/doctor.md.
+"""Write what follows from tables: docs/settings.md, docs/doctor.md and docs/measurements.
 
 python docs/make_tables.py
 """
 
+import sys
 import textwrap
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+
+import pages as measurements
 
 from gpushmem.doctor.checks import CHECKS
 from gpushmem.doctor.facts import KEYS
@@ -102,6 +107,17 @@ def _source(check):
     return f"See <{check.source}>."
 
 
+def pages():
+    """{path below docs: text}, of all of them."""
+    ours = {"settings.md": settings_page(), "doctor.md": doctor_page()}
+    return ours | measurements.pages()
+
+
 if __name__ == "__main__":
-    (DOCS / "settings.md").write_text(settings_page())
-    (DOCS / "doctor.md").write_text(doctor_page())
+    made = pages()
+    (DOCS / "measurements").mkdir(exist_ok=True)
+    for old in (DOCS / "measurements").glob("*.md"):
+        if f"measurements/{old.name}" not in made:
+            old.unlink()
+    for name, text in made.items():
+        (DOCS / name).write_text(text)

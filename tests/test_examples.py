@@ -79,3 +79,11 @@ def test_the_list_of_examples_is_their_first_lines():
 def test_pages_quote_examples(page, example):
     body = (ROOT / example).read_text().split('"""', 2)[2].strip()
     assert f"<!-- {example} -->\n```python\n{body}\n```" in (ROOT / page).read_text()
+
+
+def test_the_program_of_ready_kernels_runs(run_cli, tmp_path):
+    page = (ROOT / "docs/kernels.md").read_text()
+    path = tmp_path / "sums.py"
+    path.write_text(re.search(r"<!-- program -->\n```python\n(.*?)```", page, re.DOTALL)[1])
+    done = run_cli("run", "-n", 3, *pes.options(3), path, code=0)
+    assert sorted(done.stdout.splitlines()) == [f"PE {k} has 30" for k in range(3)]

@@ -3,7 +3,6 @@
 import ast
 import hashlib
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -315,39 +314,43 @@ def test_the_packages_listed_are_those_there_are():
     assert listed == found | {"gpushmem.help", "gpushmem.kernels"}
 
 
-def test_the_documented_measurements_are_the_ones_kept(monkeypatch):
-    page = (ROOT / "docs/performance.md").read_text()
-    columns = ("what", "ours", "against", "peer", "ratio", "aim")
-    for path in (ROOT / "bench/results").glob("*.json"):
-        data = json.loads(path.read_text())
-        if path.name == "kernels.json":
-            monkeypatch.syspath_prepend(ROOT / "bench")
-            table = loaded("bench/kernels/page.py").table
-            kernels = (ROOT / "docs/kernels.md").read_text()
-            assert all(table(family["rows"]) in kernels for family in data["families"].values())
-            continue
-        rows = data["rows"]
-        if path.name == "ops.json":
-            made = loaded("bench/ops/table.py").table(rows)
-            assert (ROOT / "docs/performance-ops.md").read_text().endswith(made)
-            continue
-        if path.name == "gpu-compile.json":
-            gpu = (ROOT / "docs/gpu.md").read_text()
-            form = (
-                "| {what} | {ours:.3g} s | {theirs:.3g} s | {ratio:.2g} | {from:.2g} to {to:.2g} |"
-            )
-            assert [row["what"] for row in rows if form.format(**row) not in gpu] == []
-            continue
-        if path.name == "gpu-h100.json":
-            monkeypatch.syspath_prepend(ROOT / "bench")
-            assert all(table in page for table in loaded("bench/gpu/page.py").tables(rows))
-            continue
-        if path.name == "gpu-compilers.json":
-            gpu, form = (ROOT / "docs/gpu.md").read_text(), loaded("bench/gpu/compilers.py").LINE
-            assert [row["what"] for row in rows if form.format(**row) not in gpu] == []
-            continue
-        for row in rows:
-            assert "| " + " | ".join(row[c] for c in columns) + " |" in page, path.name
+def test_what_is_written_from_other_tables_is_current():
+    pages = loaded("docs/make_tables.py").pages()
+    there = {f"measurements/{path.name}" for path in (ROOT / "docs/measurements").glob("*.md")}
+    assert there == {name for name in pages if name.startswith("measurements/")}
+    for name, made in pages.items():
+        assert (ROOT / "docs" / name).read_text() == made, "run python docs/make_tables.py"
+
+
+def test_all_measurements_are_on_a_page():
+    pages = loaded("docs/make_tables.py").measurements.PAGES
+    shown = [result for _, sections in pages.values() for _, result, _ in sections]
+    assert sorted(shown) == sorted(path.stem for path in (ROOT / "bench/results").glob("*.json"))
+
+
+NUMBER = re.compile(r"\d[\d.,]*(?:x| (?:s|ms|us|ns|MB)\b)")
+MEASURED = re.compile(r"\]\(measurements/(\w+)\.md#([\w-]+)\)")
+
+
+@pytest.mark.parametrize("page", ["performance", "costs"])
+def test_the_numbers_told_are_the_ones_measured(page):
+    """Each number of a line stands in one of the sections that the line links."""
+    checked = 0
+    for line in (ROOT / f"docs/{page}.md").read_text().splitlines():
+        sections = "".join(_section(*link) for link in MEASURED.findall(line))
+        for number in NUMBER.findall(line) if sections else ():
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\w)", sections), line
+            checked += 1
+    assert checked > 4
+
+
+def _section(name, anchor):
+    """The text below the heading that an anchor names."""
+    parts = re.split(
+        r"^##+ (.*)$", (ROOT / f"docs/measurements/{name}.md").read_text(), flags=re.MULTILINE
+    )
+    anchors = (re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in parts[1::2])
+    return dict(zip(anchors, parts[2::2], strict=True))[anchor]
 
 
 @pytest.mark.parametrize("tool", ["ruff", "mypy", "codespell"])

@@ -12,7 +12,7 @@ from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.registry import BACKENDS
 from gpushmem.errors import ArgumentError
 from gpushmem.settings import SETTINGS
-from tests.test_project import ROOT, loaded
+from tests.test_project import PACKAGE, ROOT, loaded
 
 # What each variable takes, and what it does not.
 GOOD = {
@@ -130,9 +130,3 @@ def test_any_text_is_a_value_or_an_error_that_names_the_variable(name, text):
 def test_the_backends_named_are_those_there_are():
     assert SETTINGS["GPUSHMEM_BACKEND"].meaning.endswith(": " + ", ".join(BACKENDS))
     assert tuple(transport.TRANSPORTS) == settings.TRANSPORTS
-
-
-def test_the_pages_written_from_the_tables_are_current():
-    tables = loaded("docs/make_tables.py")
-    for name, page in (("settings", tables.settings_page()), ("doctor", tables.doctor_page())):
-        assert (ROOT / f"docs/{name}.md").read_text() == page, "run python docs/make_tables.py"

@@ -6,8 +6,7 @@ python bench/kernels --plot
 For each family and case, with 2 and 4 PEs: the fused kernel; its phases launched one after the
 other, with a barrier after each; the same job in NumPy and mpi4py, one BLAS thread per process. All
 are called repeatedly, and waited for at the end. ours.py and mpi.py measure, in new processes in
-every turn; the best of the turns counts. Results: bench/results/kernels.json, and the tables of
-docs/kernels.md. It takes about forty minutes.
+every turn; the best of the turns counts. It takes about forty minutes.
 
 With --plot nothing is measured: the stored results are plotted to bench/results/plots (needs
 matplotlib).
@@ -27,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import RESULTS, machine
-from page import plot, write
+from plot import plot
 
 from gpushmem.progress import progress
 
@@ -92,7 +91,6 @@ def main():
         peers = {"mpi4py": version("mpi4py"), "scipy": version("scipy")}
         data = {"machine": machine() | peers, "families": families}
         path.write_text(json.dumps(data, indent=1) + "\n")
-    write(families)
 
 
 main()

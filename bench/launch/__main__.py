@@ -2,8 +2,7 @@
 
 python bench/launch
 
-Each measurement is a file with `rows()`. The results are kept in bench/results/launch.json; they
-are quoted in docs/performance.md. It takes some minutes, most of them mpirun's.
+Each measurement is a file with `rows()`. It takes some minutes, most of them mpirun's.
 """
 
 import subprocess

@@ -4,8 +4,11 @@ python bench/ops
 
 Three programs measure the same: ours.py, oshmem.c and mpi.py. Each is started anew in every turn,
 at 2 and at 4 PEs; the best of the turns counts. That evens out how near the cores of a virtual
-machine are to each other, which changes from one minute to the next. It takes some five minutes.
-The results are kept in bench/results/ops.json and as the table of docs/performance-ops.md.
+machine are to each other, which changes from one minute to the next. With 4 PEs on 2 cores a row
+also measures how soon a PE that waits yields its core.
+
+A size is that of each PE's vector for allreduce, of its whole source for alltoall, of its whole
+destination for fcollect. It takes some five minutes.
 """
 
 import json
@@ -22,12 +25,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import report, row
-from table import MARK, table
 
 from gpushmem.progress import progress
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs/performance-ops.md"
 TURNS = 3
 ROUND, ROUNDS = 0.05, 3  # seconds of a round, rounds of a measurement
 SIZES = [*(8**k for k in range(1, 9)), 64 << 20]
@@ -118,8 +119,6 @@ def main():
         for peer in PEERS
     ]
     report("ops", rows, **{"Open MPI": open_mpi(), "mpi4py": version("mpi4py")})
-    text_above = PAGE.read_text().split(MARK)[0]
-    PAGE.write_text(text_above + MARK + "\n" + table(rows))
 
 
 main()

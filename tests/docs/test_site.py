@@ -70,15 +70,7 @@ def test_traced_programs_run(run_cli, program):
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
-
-
-def test_what_the_tools_cost_is_what_was_measured():
-    measured = (ROOT / "docs/performance.md").read_text()
-    told = re.findall(r"(\d+\.\d+)x", (ROOT / "docs/costs.md").read_text())
-    assert len(told) == 5
-    for ratio in told:
-        assert re.search(rf"^\| median \|.*\| {ratio}x \|", measured, re.MULTILINE), ratio
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def blocks(page, *languages):

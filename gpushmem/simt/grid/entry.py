@@ -117,7 +117,7 @@ LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
 _optnone = re.compile(r"^(attributes #\d+ = \{.*) optnone\b", re.MULTILINE)
 # Of what is to be compiled quickly; the machine code then is made without optimisation, which takes
 # a tenth of the time. On O1 with such machine code LLVM took twice as long, with none of these
-# passes three times as long: there is so much code then (docs/performance.md).
+# passes three times as long: there is so much code then (docs/performance-notes.md).
 QUICK_PASSES = "always_inliner", *passes.SIMPLIFYING
 
 
