@@ -1,6 +1,6 @@
 """The CUDA simulator: programs of numba.cuda and numba-cuda-mlir, unmodified, without a GPU.
 
-`enable()` patches numba.cuda (`simt.numba_cuda`), at once if it has been imported, else when it is:
+`enable()` patches numba.cuda (`simt.programs`), at once if it has been imported, else when it is:
 `WhenImported` waits for it. Where GPUSHMEM_SIM is set, `at_start` does so at the start of each
 Python process, also of programs that never import gpushmem: a .pth file in site-packages calls it.
 So this module imports nothing heavy.
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
 import gpushmem.settings as settings  # noqa: PLR0402  (`from gpushmem` would import more)
+from gpushmem.artifacts.gpu_model import choose
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.imports import WhenImported
 
@@ -45,7 +46,7 @@ def enable(gpu: str | None = None, devices: int | None = None) -> None:
         settings.get(name, {**os.environ, **texts})
     for name, text in texts.items():
         settings.put(name, text)
-    _model()
+    choose(settings.get("GPUSHMEM_SIM_GPU"))
     if not is_enabled():
         if MODULE in sys.modules:
             _patch()
@@ -99,13 +100,6 @@ _patched = ExitStack()
 _patch_of_pid: list[int] = []  # the process that has patched numba.cuda, if it is patched
 
 
-def _model() -> None:
-    """Let the engine model the GPU of the settings, if it has been imported; it does later."""
-    model = sys.modules.get("gpushmem.simt.base.gpu_model")
-    if model is not None:
-        model.choose(settings.get("GPUSHMEM_SIM_GPU"))
-
-
 def _patch() -> None:
     """Patch numba.cuda, which has been imported."""
     if NUMBAS_OWN in sys.modules:
@@ -114,7 +108,7 @@ def _patch() -> None:
             "simulator: call gpushmem.simt.enable() before numba.cuda is imported, or set "
             "GPUSHMEM_SIM=1 for the process"
         )
-    from gpushmem.simt.numba_cuda.patch import patch_numba_cuda  # noqa: PLC0415  (heavy)
+    from gpushmem.simt.programs import patch_numba_cuda  # noqa: PLC0415  (heavy)
 
     if settings.is_set("GPUSHMEM_CHECK"):
         from gpushmem.backends.cpu.checked import check_kernels  # noqa: PLC0415  (heavy)
@@ -131,7 +125,7 @@ def _finish() -> None:
     failed = hasattr(sys, "last_type")  # then a launch may never end
     if _patch_of_pid != [os.getpid()] or failed:
         return
-    from gpushmem.simt.numba_cuda.patch import finish  # noqa: PLC0415
+    from gpushmem.simt.programs import finish  # noqa: PLC0415
 
     try:
         finish()

@@ -31,8 +31,7 @@ from gpushmem.check.log import (
 from gpushmem.check.recording import COMPARED, KIND_OF
 from gpushmem.lines import assigned_name
 from gpushmem.ops import Op
-from gpushmem.simt.compiler.observer import LOAD, STORE
-from gpushmem.simt.run import witness
+from gpushmem.simt.observe import LOAD, STORE, witnessed_by
 from gpushmem.size import span
 
 FEW, MOST_PIECES = 64, 4096  # numbers of which each is recorded; parts of a strided array
@@ -220,4 +219,4 @@ def check_kernels() -> None:
     """Let kernels be checked, if the job is; raises `ShmemError` if it is too late for that."""
     on = settings.is_set("GPUSHMEM_CHECK")
     hook.check(on)
-    witness.provide(process_recorder if on else None)
+    witnessed_by(process_recorder if on else None)

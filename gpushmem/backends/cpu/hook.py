@@ -19,12 +19,12 @@ from gpushmem.backends.cpu.access import as_world, reach
 from gpushmem.check import recording as checking
 from gpushmem.diagnosis import recording
 from gpushmem.errors import ShmemError
+from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
-from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.observer import compiled_with, current, observe
-from gpushmem.simt.compiler.primitives import user_word
-from gpushmem.simt.compiler.target import call_device, device, made_of
+from gpushmem.simt.functions import call_device, device, made_of
+from gpushmem.simt.observe import compiled_with, current, observe
+from gpushmem.simt.thread import user_word
 from gpushmem.trace import counting
 from gpushmem.trace import recording as tracing
 

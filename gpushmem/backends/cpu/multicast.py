@@ -19,7 +19,7 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team, pe_of
-from gpushmem.simt.base.native import intrinsic
+from gpushmem.native.memory import intrinsic
 
 __all__ = ["multicast_array"]
 

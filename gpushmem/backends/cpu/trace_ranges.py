@@ -10,9 +10,9 @@ from numba import types
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.cpu.access import LANES_OF, leads
 from gpushmem.backends.cpu.hook import is_traced, trace
+from gpushmem.native.memory import i64, intrinsic, ticks
 from gpushmem.ops import Op
-from gpushmem.simt.base.native import i64, intrinsic, ticks
-from gpushmem.simt.compiler.target import call_device, device
+from gpushmem.simt.functions import call_device, device
 from gpushmem.trace.recording import append, closed
 from gpushmem.trace.ring import NO_PE, RANGE
 

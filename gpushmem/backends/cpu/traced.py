@@ -24,9 +24,8 @@ from gpushmem.errors import ArgumentError
 from gpushmem.job.job import current
 from gpushmem.lines import Place, user_place
 from gpushmem.ops import TEAM_NODE, TEAM_SHARED, TEAM_WORLD, Op
-from gpushmem.simt.compiler import observer
-from gpushmem.simt.run.kernel import Form, Running, form_hooks
-from gpushmem.simt.run.queue import of_process
+from gpushmem.simt.launch import Form, Running, form_hooks, of_process
+from gpushmem.simt.observe import observe_also
 from gpushmem.trace import counting
 from gpushmem.trace.counters import Counters, Stats
 from gpushmem.trace.facts import Facts
@@ -56,10 +55,10 @@ def trace_kernels() -> None:
         hook.refuse_change(mark, what, on)
         if on and watcher not in hook.OBSERVERS:
             hook.OBSERVERS.append(watcher)
-            observer.observe_also(mark)
+            observe_also(mark)
         elif not on and watcher in hook.OBSERVERS:
             hook.OBSERVERS.remove(watcher)
-            observer.observe_also(mark, False)
+            observe_also(mark, False)
 
 
 def tracer(world: World) -> Tracer | None:

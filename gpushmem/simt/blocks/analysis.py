@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from gpushmem.simt.base.layout import THREAD, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import THREAD
 from gpushmem.simt.blocks.code import Function
 from gpushmem.simt.blocks.flow import Flow
 from gpushmem.simt.blocks.meetings import BARRIER, ONCE

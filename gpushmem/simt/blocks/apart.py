@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpushmem.simt.base.layout import LAUNCH, THREAD, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import LAUNCH, THREAD
 from gpushmem.simt.blocks.analysis import is_pure
 from gpushmem.simt.blocks.errors import Errors
 from gpushmem.simt.blocks.group import Group

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from gpushmem.artifacts.limits import MAX_THREADS
-from gpushmem.simt.base.layout import BLOCK, EXITED, FIBER, THREAD, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import BLOCK, EXITED, FIBER, THREAD
 from gpushmem.simt.blocks.analysis import Analysis
 from gpushmem.simt.blocks.frame import LEAST, Frame, size_of
 from gpushmem.simt.blocks.meetings import BARRIER

@@ -8,7 +8,8 @@ alive where it begins come from the frame, and those that are alive where it end
 
 from __future__ import annotations
 
-from gpushmem.simt.base.layout import EXITED, PARKED, THREAD, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import EXITED, PARKED, THREAD
 from gpushmem.simt.blocks.emit import Emitter
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from gpushmem.simt.base.layout import THREAD, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import THREAD
 from gpushmem.simt.blocks.emit import Emitter, renamed_phi, takes_thread
 from gpushmem.simt.blocks.errors import Errors
 from gpushmem.simt.blocks.group import Group, Nest, Node
