@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
 import gpushmem.settings as settings  # noqa: PLR0402  (`from gpushmem` would import more)
-from gpushmem.artifacts.gpu_model import choose
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.imports import WhenImported
 
@@ -46,7 +45,7 @@ def enable(gpu: str | None = None, devices: int | None = None) -> None:
         settings.get(name, {**os.environ, **texts})
     for name, text in texts.items():
         settings.put(name, text)
-    choose(settings.get("GPUSHMEM_SIM_GPU"))
+    _model()
     if not is_enabled():
         if MODULE in sys.modules:
             _patch()
@@ -100,6 +99,13 @@ _patched = ExitStack()
 _patch_of_pid: list[int] = []  # the process that has patched numba.cuda, if it is patched
 
 
+def _model() -> None:
+    """Let the engine model the GPU of the settings, if it has been imported; it does later."""
+    model = sys.modules.get("gpushmem.artifacts.gpu_model")
+    if model is not None:
+        model.choose(settings.get("GPUSHMEM_SIM_GPU"))
+
+
 def _patch() -> None:
     """Patch numba.cuda, which has been imported."""
     if NUMBAS_OWN in sys.modules:
@@ -149,8 +155,8 @@ def _imported(module: ModuleType) -> None:
 # numba-cuda-mlir runs on the simulator of numba.cuda, which is imported before it; and before what
 # the patch imports, which would be half imported if it were the first to import numba.cuda.
 OF_THE_PATCH = (
-    "artifacts", "simt.base", "simt.bitcode", "simt.blocks", "simt.compiler", "simt.grid",
-    "simt.interpret", "simt.intrinsics", "simt.run",
+    "artifacts", "native", "simt.base", "simt.bitcode", "simt.blocks", "simt.compiler", "simt.grid",
+    "simt.interpret", "simt.intrinsics", "simt.programs", "simt.run",
 )  # fmt: skip
 _waiting = (
     WhenImported(MODULE, _imported, _without_numbas_simulator),

@@ -121,7 +121,7 @@ ROOMS = {
         "simt/numba_cuda", "simt/run", "simt/grid", "simt/bitcode", "simt/intrinsics",
         "simt/compiler", "simt/base",
     ],
-    "simulator.py": ["simt", "backends", "artifacts", "settings", "imports", "errors"],
+    "simulator.py": ["simt", "backends", "settings", "imports", "errors"],
     "job": ["beside", "settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
     "check": ["simt", "native", "artifacts", "job", "ops", "settings", "lines", "errors"],
