@@ -14,7 +14,7 @@ from harness import report, row
 from numba import cuda, njit
 
 import gpushmem as shmem
-from gpushmem.simt.base.native import load_acquire, store_release
+from gpushmem.native.memory import load_acquire, store_release
 
 PES, THREADS, SERIES = 2, 128, 9
 SIZES = 1 << 10, 16 << 10, 64 << 10, 256 << 10  # floats of an all-reduce

@@ -93,10 +93,10 @@ artifacts-options-not-in-key  gpushmem/artifacts/fingerprint.py  simt/test_finge
 - describe(argtypes, reading),
 -             describe_options(options, reading),
 + describe(argtypes, reading),
-base-reserved-forgotten  gpushmem/simt/base/gpu_model.py  simt/test_meeting.py
+artifacts-reserved-forgotten  gpushmem/artifacts/gpu_model.py  simt/test_meeting.py
 - by_shared = limits.shared // (shared + limits.reserved) if shared else limits.blocks
 + by_shared = limits.shared // shared if shared else limits.blocks
-base-handler-taken-for-rest  gpushmem/simt/base/parking.py  launch/test_movers.py
+parking-handler-taken-for-rest  gpushmem/parking.py  launch/test_movers.py
 - return frame is not None and frame is self._frame
 + return frame is not None
 compiler-left-miscounted  gpushmem/simt/compiler/groups.py  conformance/test_scoped_misuse.py

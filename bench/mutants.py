@@ -15,7 +15,7 @@ import re
 from itertools import count
 
 from gpushmem.backends.nvshmem_cpu.layout import STATE
-from gpushmem.simt.base.layout import offset
+from gpushmem.native.structs import offset
 
 RING = f"%simt.of.nvshmemi_device_state_d.{offset(STATE, 'proxy_channels_buf')}"
 LEAF = r'call \S+ @"simt\.leaf '

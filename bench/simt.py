@@ -34,7 +34,7 @@ def launcher(function, grid, block, *args, launches=LAUNCHES, **options):
     shape, forms = shape_of(grid, block), {}
 
     def run():
-        n = cores.threads()  # a kernel asks for it when it is made
+        n = cores.usable_cores()  # a kernel asks for it when it is made
         kernel = forms.get(n) or forms.setdefault(n, Kernel(function, **options))
         for _ in range(launches):
             device.default.submit(kernel.prepare(shape, args))

@@ -24,10 +24,9 @@ from gpushmem import disk, settings, store
 from gpushmem.artifacts.toolchain import compilers, engine
 from gpushmem.backends.cpu.backend import CpuBackend
 from gpushmem.backends.cpu.sync import host_barrier
-from gpushmem.simt.base import printing
-from gpushmem.simt.base.native import LEVELS, level
-from gpushmem.simt.run import helpers, queue, scheduler
-from gpushmem.simt.run.kernel import Kernel
+from gpushmem.native.c_function import LEVELS, level
+from gpushmem.simt.embed import build as build_engine
+from gpushmem.simt.launch import Kernel
 
 __all__ = ["beside", "build"]
 
@@ -64,9 +63,8 @@ def _compile() -> None:
     data = types.Array(types.float32, 1, "C")
     flag = types.Array(types.uint64, 1, "C")
     Kernel(_usual, cache=True).compile((data, data, flag, types.int64))
-    helpers.native()
-    for part in (queue.native, host_barrier.native, printing.install, scheduler.addresses):
-        part()
+    host_barrier.native()
+    build_engine()
 
 
 def _usual(dst, src, flag, team):  # type: ignore[no-untyped-def]

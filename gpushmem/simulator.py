@@ -1,6 +1,6 @@
 """The CUDA simulator: programs of numba.cuda and numba-cuda-mlir, unmodified, without a GPU.
 
-`enable()` patches numba.cuda (`simt.numba_cuda`), at once if it has been imported, else when it is:
+`enable()` patches numba.cuda (`simt.programs`), at once if it has been imported, else when it is:
 `WhenImported` waits for it. Where GPUSHMEM_SIM is set, `at_start` does so at the start of each
 Python process, also of programs that never import gpushmem: a .pth file in site-packages calls it.
 So this module imports nothing heavy.
@@ -101,7 +101,7 @@ _patch_of_pid: list[int] = []  # the process that has patched numba.cuda, if it 
 
 def _model() -> None:
     """Let the engine model the GPU of the settings, if it has been imported; it does later."""
-    model = sys.modules.get("gpushmem.simt.base.gpu_model")
+    model = sys.modules.get("gpushmem.artifacts.gpu_model")
     if model is not None:
         model.choose(settings.get("GPUSHMEM_SIM_GPU"))
 
@@ -114,7 +114,7 @@ def _patch() -> None:
             "simulator: call gpushmem.simt.enable() before numba.cuda is imported, or set "
             "GPUSHMEM_SIM=1 for the process"
         )
-    from gpushmem.simt.numba_cuda.patch import patch_numba_cuda  # noqa: PLC0415  (heavy)
+    from gpushmem.simt.programs import patch_numba_cuda  # noqa: PLC0415  (heavy)
 
     if settings.is_set("GPUSHMEM_CHECK"):
         from gpushmem.backends.cpu.observers import observe_kernels  # noqa: PLC0415  (heavy)
@@ -131,7 +131,7 @@ def _finish() -> None:
     failed = hasattr(sys, "last_type")  # then a launch may never end
     if _patch_of_pid != [os.getpid()] or failed:
         return
-    from gpushmem.simt.numba_cuda.patch import finish  # noqa: PLC0415
+    from gpushmem.simt.programs import finish  # noqa: PLC0415
 
     try:
         finish()
@@ -155,8 +155,8 @@ def _imported(module: ModuleType) -> None:
 # numba-cuda-mlir runs on the simulator of numba.cuda, which is imported before it; and before what
 # the patch imports, which would be half imported if it were the first to import numba.cuda.
 OF_THE_PATCH = (
-    "artifacts", "simt.base", "simt.bitcode", "simt.blocks", "simt.compiler", "simt.grid",
-    "simt.interpret", "simt.intrinsics", "simt.run",
+    "artifacts", "native", "simt.base", "simt.bitcode", "simt.blocks", "simt.compiler", "simt.grid",
+    "simt.interpret", "simt.intrinsics", "simt.programs", "simt.run",
 )  # fmt: skip
 _waiting = (
     WhenImported(MODULE, _imported, _without_numbas_simulator),

@@ -122,7 +122,7 @@ def loaded(request):
 @pytest.fixture(autouse=True, scope="session")
 def threads_of_xdist():
     """A worker of xdist has a thread that waits for orders: it moves nothing of a PE's."""
-    from gpushmem.simt.base import parking
+    from gpushmem import parking
 
     others = {thread.ident for thread in threading.enumerate()} - {threading.main_thread().ident}
     parking._helpers.update(others)

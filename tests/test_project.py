@@ -95,56 +95,61 @@ ROOMS = {
     "progress.py": ["settings"],
     "store.py": ["disk"],
     "beside.py": ["disk"],
-    "artifacts": ["store", "lines", "arguments", "errors"],
-    "simt/base": ["artifacts", "store", "garbage", "settings", "errors"],
-    "simt/compiler": ["simt/base", "artifacts", "store", "lines", "garbage"],
-    "simt/intrinsics": ["simt/compiler", "simt/base", "artifacts"],
+    "artifacts": ["store", "lines", "arguments", "settings", "errors"],
+    "parking.py": [],
+    "native": ["artifacts", "store", "garbage", "settings"],
+    "simt/base": ["native", "artifacts", "store", "settings", "errors"],
+    "simt/compiler": ["simt/base", "native", "artifacts", "store", "lines", "garbage"],
+    "simt/intrinsics": ["simt/compiler", "simt/base", "native", "artifacts"],
     "simt/bitcode": [
-        "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
+        "simt/intrinsics", "simt/compiler", "simt/base", "native", "artifacts", "store", "errors",
     ],
-    "simt/blocks": ["simt/compiler", "simt/base", "artifacts"],
+    "simt/blocks": ["simt/compiler", "simt/base", "native", "artifacts"],
     "simt/grid": [
-        "simt/blocks", "simt/bitcode", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts",
-        "store", "disk", "beside", "errors",
+        "simt/blocks", "simt/bitcode", "simt/intrinsics", "simt/compiler", "simt/base", "native",
+        "artifacts", "store", "disk", "beside", "errors",
     ],
     "simt/run": [
-        "simt/grid", "simt/compiler", "simt/base", "artifacts", "store", "progress", "settings",
-        "errors",
+        "simt/grid", "simt/compiler", "simt/base", "native", "parking", "artifacts", "store",
+        "progress", "settings", "errors",
     ],
     "simt/interpret": ["simt/run", "simt/compiler", "simt/base", "artifacts", "errors"],
     "simt/numba_cuda": [
         "simt/interpret", "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base",
         "artifacts", "settings", "imports", "errors",
     ],
-    "simulator.py": ["simt/numba_cuda", "backends", "settings", "imports", "errors"],
+    # The engine's public modules: all that other rooms may import of it.
+    "simt": [
+        "simt/numba_cuda", "simt/run", "simt/grid", "simt/bitcode", "simt/intrinsics",
+        "simt/compiler", "simt/base",
+    ],
+    "simulator.py": ["simt", "backends", "settings", "imports", "errors"],
     "job": ["beside", "settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
-    "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines", "errors"],
+    "check": ["simt", "native", "artifacts", "job", "ops", "settings", "lines", "errors"],
     "trace/ring.py": ["ops", "size", "errors"],
     "trace/events.py": ["trace/ring", "ops"],
     "trace/counters.py": ["trace/ring", "ops", "size", "errors"],
     "trace/facts.py": ["trace/ring", "trace/counters", "lines"],
     "trace": [
-        "trace/ring", "trace/events", "trace/counters", "simt/run", "simt/compiler", "simt/base",
-        "ops", "settings", "errors",
-    ],
-    "diagnosis": [
-        "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
+        "trace/ring", "trace/events", "trace/counters", "simt", "native", "ops", "settings",
         "errors",
     ],
+    "diagnosis": [
+        "simt", "parking", "native", "artifacts", "job", "ops", "settings", "lines", "errors",
+    ],
     "backends/cpu/sync": [
-        "backends", "diagnosis", "simt/compiler", "simt/base", "artifacts", "job", "ops", "size",
+        "backends", "diagnosis", "simt", "parking", "native", "artifacts", "job", "ops", "size",
         "errors",
     ],
     "backends/cpu/operations": [
-        "backends", "backends/cpu/sync", "check", "trace", "trace/ring", "diagnosis", "simt/run",
-        "simt/compiler", "simt/base", "artifacts", "job", "ops", "size", "errors",
+        "backends", "backends/cpu/sync", "check", "trace", "trace/ring", "diagnosis", "simt",
+        "parking", "native", "artifacts", "job", "ops", "size", "errors",
     ],
     "backends": [
         "backends/cpu/operations", "backends/cpu/sync", "check", "trace", "trace/ring",
-        "trace/facts", "trace/counters", "diagnosis", "simt/run", "simt/grid", "simt/compiler",
-        "simt/base", "artifacts", "job", "lines", "ops", "store", "settings", "size", "arguments",
-        "errors",
+        "trace/facts", "trace/counters", "diagnosis", "simt", "parking", "native", "artifacts",
+        "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem/versions.py": ["artifacts", "settings", "errors"],
     "backends/nvshmem/gpu": ["arguments", "errors"],
@@ -166,9 +171,8 @@ ROOMS = {
     ],
     "backends/nvshmem_cpu": [
         "backends", "backends/cpu/operations", "backends/cpu/sync", "backends/nvshmem/compile",
-        "backends/nvshmem/operations", "backends/nvshmem/versions", "diagnosis", "simt/bitcode",
-        "simt/intrinsics", "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops",
-        "settings", "errors",
+        "backends/nvshmem/operations", "backends/nvshmem/versions", "diagnosis", "simt", "parking",
+        "native", "artifacts", "job", "ops", "settings", "errors",
     ],
     "start/launch": [
         "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
@@ -181,14 +185,13 @@ ROOMS = {
     ],
     "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
-        "kernels", "groups", "runtime", "memory", "backends/cpu/sync", "simt/base", "artifacts",
-        "job", "ops", "settings", "lines", "imports", "arguments", "errors",
+        "kernels", "groups", "runtime", "memory", "backends/cpu/sync", "simt", "parking", "native",
+        "artifacts", "job", "ops", "settings", "lines", "imports", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "compat": [
-        "runtime", "memory", "simulator", "torch", "backends", "backends/cpu/operations",
-        "simt/numba_cuda", "simt/compiler",
-        "simt/base", "artifacts", "job", "ops", "settings", "lines", "imports", "errors",
+        "runtime", "memory", "simulator", "torch", "backends", "backends/cpu/operations", "simt",
+        "parking", "native", "artifacts", "job", "ops", "settings", "lines", "imports", "errors",
         "__version__",
     ],
     "doctor": [
@@ -196,13 +199,12 @@ ROOMS = {
         "errors",
     ],
     "explain": [
-        "kernel", "runtime", "simulator", "backends/nvshmem/compile", "simt/run", "simt/grid",
+        "kernel", "runtime", "simulator", "backends/nvshmem/compile", "simt", "parking", "native",
         "artifacts", "job", "progress",
     ],
     "engine.py": [
-        "gpushmem", "backends", "backends/cpu/sync", "simt/run", "simt/base", "artifacts", "beside",
-        "store", "disk",
-        "settings",
+        "gpushmem", "backends", "backends/cpu/sync", "simt", "parking", "native", "artifacts",
+        "beside", "store", "disk", "settings",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "notebook.py": [
@@ -260,6 +262,14 @@ def test_no_import_escapes_the_rule(source, rooms):
     assert set(imports_of(source, "gpushmem.simt.compiler")) == rooms
 
 
+LOOSE = {  # files that are in no room
+    PACKAGE / path
+    for path in (
+        "__init__.py", "__main__.py", "simt/__init__.py", "simt/__main__.py", "start/__init__.py",
+    )
+}  # fmt: skip
+
+
 def files_of(room):
     """The files of a room that are in no room inside it."""
     if room == "kernels":
@@ -267,7 +277,7 @@ def files_of(room):
     if room.endswith(".py"):
         return [PACKAGE / room]
     inner = [PACKAGE / other for other in ROOMS if other.startswith(f"{room}/")]
-    files = sorted((PACKAGE / room).rglob("*.py"))
+    files = sorted({*(PACKAGE / room).rglob("*.py")} - LOOSE)
     return [file for file in files if not any(file.is_relative_to(other) for other in inner)]
 
 
@@ -278,6 +288,53 @@ def test_rooms_know_only_what_is_below_them(room):
         package = ".".join(path.relative_to(ROOT).parent.parts)
         rooms = set(imports_of(path.read_text(), package))
         assert rooms <= {room, *ROOMS[room]}, path.relative_to(ROOT)
+
+
+def names_in_all(path):
+    """What a module lists in `__all__`."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def names_from_the_engine(path):
+    """Module and name of what a file outside of the engine imports from it, in a string, too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            package = ".".join(path.relative_to(ROOT).parent.parts)
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            found = [(module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found = [(alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.Constant) and re.match(r"gpushmem\.simt\.\w+\.", str(node.value)):
+            found = [(node.value, None)]
+        else:
+            continue
+        yield from ((module, name) for module, name in found if "gpushmem.simt" in (
+            module, f"{module}.{name}", ".".join(module.split(".")[:2])
+        ))  # fmt: skip
+
+
+def test_of_the_engine_only_its_interface_is_imported():
+    """The modules of `docs/engine.md`, which lists their names; no name is there for nobody."""
+    engine = PACKAGE / "simt"
+    modules = {path.stem for path in engine.glob("[!_]*.py")}
+    public = {
+        (f"gpushmem.simt.{stem}", name)
+        for stem in modules
+        for name in names_in_all(engine / f"{stem}.py")
+    }
+    files = {*PACKAGE.rglob("*.py"), *(ROOT / "kernels").glob("*.py")} - {*engine.rglob("*.py")}
+    used = {each for path in files for each in names_from_the_engine(path)}
+    assert used == public
+    assert len(modules) <= 20
+    page = (ROOT / "docs/engine.md").read_text()
+    listed = re.findall(r"^\| `simt\.(\w+)` \|.*\| (.*) \|$", page, re.MULTILINE)
+    assert {
+        (f"gpushmem.simt.{stem}", name) for stem, names in listed
+        for name in re.findall(r"`(\w+)`", names)
+    } == public  # fmt: skip
 
 
 def test_no_backend_is_asked_for_by_name():
@@ -293,10 +350,7 @@ def test_no_backend_is_asked_for_by_name():
 
 def test_every_file_belongs_to_a_room():
     at_home = {path for room in ROOMS for path in files_of(room)}
-    loose = (
-        "__init__.py", "__main__.py", "simt/__init__.py", "simt/__main__.py", "start/__init__.py",
-    )  # fmt: skip
-    assert set(PACKAGE.rglob("*.py")) - at_home == {PACKAGE / path for path in loose}
+    assert set(PACKAGE.rglob("*.py")) - at_home == LOOSE
 
 
 def test_the_heap_knows_no_numba():

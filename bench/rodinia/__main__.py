@@ -63,7 +63,7 @@ def main():
     version = subprocess.run(
         ["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True
     )
-    peers = {"gcc": version.stdout.strip(), "threads": cores.threads()}
+    peers = {"gcc": version.stdout.strip(), "threads": cores.usable_cores()}
     report("rodinia", found, keep=not (options.names or options.short), **peers)
 
 

@@ -48,7 +48,7 @@ class Library:
             built = Path(folder) / f"{source.stem}.so"
             subprocess.run([*COMPILER, "-o", built, source, "-lm"], check=True)
             self.library = ctypes.CDLL(os.fspath(built))
-        self.library.omp_set_num_threads(cores.threads())
+        self.library.omp_set_num_threads(cores.usable_cores())
 
     def __getattr__(self, name):
         function = getattr(self.library, name)

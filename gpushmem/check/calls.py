@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.clock import CALLED, DONE, READ, Bit, Clock, is_fenced
 from gpushmem.check.conditions import Write
 from gpushmem.check.launches import Launch
@@ -12,7 +13,6 @@ from gpushmem.check.log import PHASE
 from gpushmem.ops import OPS, QP_DEFAULT
 from gpushmem.ops.roles import QueuePair, QueuePairs
 from gpushmem.ops.row import Effect, Op
-from gpushmem.simt.base.gpu_model import LANES
 
 __all__ = ["ROWS", "Call", "Extent", "extent", "gather", "known_to_all", "spread", "threads_of"]
 

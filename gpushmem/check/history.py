@@ -11,7 +11,7 @@ from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.log import Trace
 from gpushmem.check.pes import Pe
 from gpushmem.check.waits import Waits
-from gpushmem.simt.compiler.observer import ATOMIC, LOAD
+from gpushmem.simt.observe import ATOMIC, LOAD
 
 __all__ = ["Apart", "History"]
 

@@ -23,7 +23,7 @@ from gpushmem.check.clock import CALLED, Bit
 from gpushmem.check.conditions import Write
 from gpushmem.check.history import History
 from gpushmem.check.waits import Update
-from gpushmem.simt.compiler.observer import STORE
+from gpushmem.simt.observe import STORE
 
 __all__ = ["Apart", "Missed", "apart", "missed"]
 

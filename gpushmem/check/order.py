@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check import log
 from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
@@ -43,8 +44,7 @@ from gpushmem.check.pes import Pe, refused, unheard
 from gpushmem.check.waits import Update
 from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.compiler.observer import STORE
+from gpushmem.simt.observe import STORE
 
 __all__ = ["history"]
 

@@ -16,7 +16,7 @@ from gpushmem.check.clock import DEFAULT_QPS, ENDED, Clock
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import SHARED, Trace
 from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.simt.compiler.observer import ATOMIC, LOAD, VALUED
+from gpushmem.simt.observe import ATOMIC, LOAD, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
 

@@ -23,7 +23,7 @@ from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.history import History
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
-from gpushmem.simt.compiler.observer import ATOMIC, LOAD, STORE
+from gpushmem.simt.observe import ATOMIC, LOAD, STORE
 
 __all__ = ["Race", "races"]
 

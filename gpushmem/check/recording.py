@@ -41,31 +41,25 @@ from gpushmem.check.log import (
     THREADFENCE,
     UPDATE,
 )
-from gpushmem.ops import OPS, Op
-from gpushmem.ops.roles import QueuePairs
-from gpushmem.ops.row import BLOCK, READS, WARP
-from gpushmem.ops.row import THREAD as THREAD_SCOPE
-from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
-from gpushmem.simt.base.layout import FIBER, LAUNCH, SPREAD, THREAD, offset, view
-from gpushmem.simt.base.native import (
+from gpushmem.native.c_function import c_function
+from gpushmem.native.memory import (
     atomic_add_word,
-    c_function,
     compare_swap_word,
     copy_bytes,
     i64,
     load_acquire,
     posix_fallocate,
 )
-from gpushmem.simt.compiler.kept import kept
-from gpushmem.simt.compiler.observer import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
-from gpushmem.simt.compiler.primitives import (
-    fiber_word,
-    launch_word,
-    pause,
-    site_word,
-    thread_word,
-)
-from gpushmem.simt.compiler.target import device, inlined
+from gpushmem.native.structs import offset, view
+from gpushmem.ops import OPS, Op
+from gpushmem.ops.roles import QueuePairs
+from gpushmem.ops.row import BLOCK, READS, WARP
+from gpushmem.ops.row import THREAD as THREAD_SCOPE
+from gpushmem.simt.functions import device, inlined, kept
+from gpushmem.simt.layout import BLOCK as BLOCK_RECORD
+from gpushmem.simt.layout import FIBER, LAUNCH, SPREAD, THREAD
+from gpushmem.simt.observe import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
+from gpushmem.simt.thread import fiber_word, launch_word, pause, site_word, thread_word
 
 __all__ = [
     "COMPARED",

@@ -6,6 +6,7 @@ import linecache
 from collections.abc import Iterable
 from typing import Any
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.accesses import Access
 from gpushmem.check.bounds import Outside
 from gpushmem.check.calls import Call
@@ -19,7 +20,6 @@ from gpushmem.check.unwritten import Unwritten
 from gpushmem.check.waits import Update
 from gpushmem.ops import CMP_EQ, QP_ANY, QP_DEFAULT
 from gpushmem.ops.row import RETURN
-from gpushmem.simt.base.gpu_model import LANES
 
 __all__ = ["KINDS", "Problem", "problems", "text_of"]
 

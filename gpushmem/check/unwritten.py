@@ -25,7 +25,7 @@ from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.pes import Pe
 from gpushmem.ops import SIGNAL_ADD
 from gpushmem.ops.row import DATA
-from gpushmem.simt.compiler.observer import LOAD
+from gpushmem.simt.observe import LOAD
 
 __all__ = ["Unwritten", "unwritten"]
 

@@ -17,7 +17,7 @@ from gpushmem.check.pes import Pe
 from gpushmem.check.words import Heard, Replaced, Word
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
-from gpushmem.simt.compiler.observer import ADD, AND, CAS, OR, OTHER, SET, XOR
+from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, XOR
 
 __all__ = ["Update", "Waits"]
 

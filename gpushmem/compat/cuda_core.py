@@ -28,7 +28,7 @@ def engine() -> Any:
         simulator.enable()
     from numba import cuda  # noqa: F401, PLC0415  (which is patched then)
 
-    from gpushmem.simt.numba_cuda.patch import engine as present  # noqa: PLC0415
+    from gpushmem.simt.programs import engine as present  # noqa: PLC0415
 
     return present()
 
@@ -248,7 +248,7 @@ class Device:
     """A GPU of the simulator; without a number the current one."""
 
     def __init__(self, device_id: Any = None) -> None:
-        from gpushmem.simt.numba_cuda.driver import CoreDevice  # noqa: PLC0415
+        from gpushmem.simt.programs import CoreDevice  # noqa: PLC0415
 
         device_id = getattr(device_id, "device_id", device_id)
         number = engine().cuCtxGetDevice() if device_id is None else int(device_id)

@@ -15,9 +15,9 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.operations.access import CUT, as_world
-from gpushmem.simt.base.native import compare_swap_word, load_acquire, store_release
-from gpushmem.simt.compiler.kept import outlined
-from gpushmem.simt.compiler.primitives import fail_if, site_word, user_word
+from gpushmem.native.memory import compare_swap_word, load_acquire, store_release
+from gpushmem.simt.functions import outlined
+from gpushmem.simt.thread import fail_if, site_word, user_word
 
 __all__ = ["Losses", "differ"]
 

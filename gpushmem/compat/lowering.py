@@ -17,8 +17,9 @@ from gpushmem.artifacts.refusal import Refused
 from gpushmem.backends.code import contiguous
 from gpushmem.compat.losses import differ
 from gpushmem.errors import ShmemError
-from gpushmem.simt.base.native import intrinsic
-from gpushmem.simt.compiler.target import bind, inlined
+from gpushmem.native.memory import intrinsic
+from gpushmem.simt.embed import bind
+from gpushmem.simt.functions import inlined
 
 POINTERS = types.CPointer, types.RawPointer, types.Integer, types.NoneType
 __all__ = ["address", "bound", "first", "fitted", "name", "pointed", "pointer"]

@@ -25,12 +25,9 @@ from gpushmem.job.job import Job
 from gpushmem.lines import line_at, line_of, user_frame
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.ops.row import ON_THE_HOST
-from gpushmem.simt.base.layout import GROUP
-from gpushmem.simt.base.parking import Parked, acts_for, hosts, parked
-from gpushmem.simt.compiler.groups import MEETING
-from gpushmem.simt.compiler.primitives import LANE_MEETING, POLLING
-from gpushmem.simt.run.kernel import running
-from gpushmem.simt.run.waits import Wait, unstarted, waits
+from gpushmem.parking import Parked, acts_for, hosts, parked
+from gpushmem.simt.layout import GROUP
+from gpushmem.simt.waits import LANE_MEETING, MEETING, POLLING, Wait, running, unstarted, waits
 
 __all__ = ["CALL", "MEMBER", "Accountant", "Waiting"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.ops import Op
-from gpushmem.simt.base.parking import Parked, parked
+from gpushmem.parking import Parked, parked
 
 __all__ = ["Asking"]
 

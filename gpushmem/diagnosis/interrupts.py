@@ -11,7 +11,7 @@ from typing import Any
 from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.report import report
 from gpushmem.job.board import Board
-from gpushmem.simt.base.parking import hosts
+from gpushmem.parking import hosts
 
 __all__ = ["Interrupts"]
 

@@ -16,13 +16,14 @@ from gpushmem.diagnosis.journal import (
     WORDS,
     place_of,
 )
+from gpushmem.native.memory import i64
+from gpushmem.native.structs import offset, view
 from gpushmem.ops import Op
 from gpushmem.ops.roles import Element, Remote
 from gpushmem.ops.row import DATA, READS, Effect
-from gpushmem.simt.base.layout import LAUNCH, offset, view
-from gpushmem.simt.base.native import i64
-from gpushmem.simt.compiler.primitives import core_word, site_word
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.functions import device
+from gpushmem.simt.layout import LAUNCH
+from gpushmem.simt.thread import core_word, site_word
 
 __all__ = ["generate", "wants", "written"]
 

@@ -59,8 +59,8 @@ from gpushmem.diagnosis.report import gone, report
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.descriptors import above_standard
 from gpushmem.job.job import Job
-from gpushmem.simt.base.parking import Parked, help_others, hosts, moves, parked, restless
-from gpushmem.simt.run.kernel import running
+from gpushmem.parking import Parked, help_others, hosts, moves, parked, restless
+from gpushmem.simt.waits import running
 
 __all__ = ["Watch"]
 

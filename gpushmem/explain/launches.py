@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from gpushmem import runtime, simulator
 from gpushmem.kernel import Kernel, launch_hooks
-from gpushmem.simt.grid.entry import Entry
-from gpushmem.simt.run.kernel import Running, Source, run_hooks
+from gpushmem.simt.launch import Entry, Running, Source, run_hooks
 
 __all__ = ["Launched", "Shape", "launched_by"]
 

@@ -18,8 +18,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from gpushmem.explain.launches import Launched
-from gpushmem.simt.grid.entry import VECTOR
-from gpushmem.simt.run import cores
+from gpushmem.simt.launch import VECTOR, usable_cores
 
 __all__ = ["OnCpu", "Vectorised", "on_cpu"]
 
@@ -62,7 +61,7 @@ def on_cpu(kernel: Launched) -> OnCpu:
         if entry.vectors:  # LLVM's remarks would be on these, and on what is left of rows
             reasons = ()
     return OnCpu(
-        entry.kind, entry.reason, cores.threads(), done, () if entry.kind == "fibers" else reasons
+        entry.kind, entry.reason, usable_cores(), done, () if entry.kind == "fibers" else reasons
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.sync.messages import Letter, Mail
 from gpushmem.errors import ShmemError
-from gpushmem.simt.base.parking import Parked, block_signals
+from gpushmem.parking import Parked, block_signals
 from gpushmem.torch.work import Work, failure
 
 __all__ = ["Messages"]

@@ -13,7 +13,7 @@ from torch.futures import Future
 
 from gpushmem.errors import ShmemError, WaitTimeout
 from gpushmem.lines import user_place
-from gpushmem.simt.base.parking import TURN, Parked, acts_for, block_signals
+from gpushmem.parking import TURN, Parked, acts_for, block_signals
 
 __all__ = ["Call", "Queue", "Together", "Work", "failure"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from numba import types
 
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import atomic_add_word, i64, ticks
+from gpushmem.native.structs import view
 from gpushmem.ops import OPS
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import LAUNCH, view
-from gpushmem.simt.base.native import atomic_add_word, i64, ticks
-from gpushmem.simt.compiler.kept import outlined
-from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
+from gpushmem.simt.functions import outlined
+from gpushmem.simt.layout import COMMON, LAUNCH, LAUNCH_AT, RUN
 from gpushmem.trace import kernels
 from gpushmem.trace.counters import COUNTERS, N_ROWS, ROW, ROWS_AT
 from gpushmem.trace.events import of_call

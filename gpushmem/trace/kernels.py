@@ -9,11 +9,12 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
-from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
-from gpushmem.simt.base.native import atomic_add_word, c_function, ticks
-from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import atomic_add_word, ticks
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.layout import BLOCK as BLOCK_RECORD
+from gpushmem.simt.layout import COMMON, FIBER, LAUNCH, LAUNCH_AT, RUN
 from gpushmem.trace.ring import BLOCK, CORES, EVENT, KERNEL, NO_PE, RING, THREADS
 from gpushmem.trace.ring import LAUNCH as LAUNCHED
 

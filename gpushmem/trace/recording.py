@@ -11,11 +11,11 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.simt.base.layout import LAUNCH, THREAD, offset, view
-from gpushmem.simt.base.native import atomic_add_word, i64, ticks
-from gpushmem.simt.compiler.kept import outlined
-from gpushmem.simt.compiler.primitives import core_word, launch_word, site_word, thread_word
-from gpushmem.simt.compiler.target import device
+from gpushmem.native.memory import atomic_add_word, i64, ticks
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.functions import device, outlined
+from gpushmem.simt.layout import LAUNCH, THREAD
+from gpushmem.simt.thread import core_word, launch_word, site_word, thread_word
 from gpushmem.trace import kernels
 from gpushmem.trace.events import of_call, of_wait
 from gpushmem.trace.kernels import close

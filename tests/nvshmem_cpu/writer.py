@@ -10,11 +10,10 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.sync.ranges import Ranges
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
 from gpushmem.diagnosis.arrays import Arrays
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import view
-from gpushmem.simt.base.native import (
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import (
     atomic_add_word,
-    c_function,
     compare_swap_word,
     load_acquire,
     monotonic_ns,
@@ -22,6 +21,7 @@ from gpushmem.simt.base.native import (
     store_release,
     word,
 )
+from gpushmem.native.structs import view
 
 HEAP = 1 << 16
 LIMIT = 30_000_000_000  # nanoseconds

@@ -13,8 +13,8 @@ from numba import cuda
 from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable, KernelError
+from gpushmem.native.memory import i8p, intrinsic
 from gpushmem.simt.base.contexts import new_context
-from gpushmem.simt.base.native import i8p, intrinsic
 from gpushmem.simt.bitcode.library import Bitcode
 from gpushmem.simt.bitcode.source import Facts
 from tests.simt.conftest import launch

@@ -78,6 +78,6 @@ def test_parts_run_at_once():
 def test_the_number_of_cores_is_checked(monkeypatch):
     monkeypatch.setenv(cores.VARIABLE, "many")
     with pytest.raises(ArgumentError, match="GPUSHMEM_THREADS: 'many'"):
-        cores.threads()
+        cores.usable_cores()
     monkeypatch.delenv(cores.VARIABLE)
-    assert cores.threads() == cores.available()
+    assert cores.usable_cores() == cores.available()

@@ -11,7 +11,8 @@ from numba import cuda, int64
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import KernelError
-from gpushmem.simt.base.layout import LAUNCH, view
+from gpushmem.native.structs import view
+from gpushmem.simt.base.layout import LAUNCH
 from gpushmem.simt.compiler.primitives import core_word
 from gpushmem.simt.run import cores, queue
 from gpushmem.simt.run.kernel import Kernel, running

@@ -19,8 +19,9 @@ from gpushmem.backends.cpu.weak.pending import (
     functions,
 )
 from gpushmem.job.board import PE
+from gpushmem.native.structs import new
 from gpushmem.ops import QP_DEFAULT
-from gpushmem.simt.base.layout import LAUNCH, new
+from gpushmem.simt.base.layout import LAUNCH
 
 PES = 3
 libc = ctypes.CDLL(None)

@@ -49,14 +49,18 @@ from gpushmem.job.board import DEADLOCK, HANDLED
 from gpushmem.job.forked import belongs
 from gpushmem.job.job import Job, current
 from gpushmem.ops import Op
-from gpushmem.simt.base.embedding import Embedder, embed
-from gpushmem.simt.compiler.target import adopt, simt_target
-from gpushmem.simt.grid import entry, sharing
-from gpushmem.simt.run import cores, queue, scheduler, verify
-from gpushmem.simt.run.graph import Graph, captured
-from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
-from gpushmem.simt.run.scheduler import CANCELLED
-from gpushmem.simt.run.stream import Device, Stream
+from gpushmem.simt.embed import Embedder, adopt, embed, sharers
+from gpushmem.simt.embed import warm_up as warm_up_engine
+from gpushmem.simt.launch import (
+    CANCELLED,
+    Device,
+    Graph,
+    Kernel,
+    KernelFailure,
+    Running,
+    Stream,
+    captured,
+)
 from gpushmem.trace.counters import Stats
 
 if TYPE_CHECKING:
@@ -133,7 +137,7 @@ class CpuBackend:
         told = address_of(self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1])
         embed(Embedder(self.world.native, self._explain, told))
         places.append(self._on_heap)
-        verify.shared.append(self._shares)
+        sharers.append(self._shares)
 
     # --- what a backend on top of this one has of its own
 
@@ -214,7 +218,7 @@ class CpuBackend:
     def close(self) -> None:
         embed(None)
         places.remove(self._on_heap)
-        verify.shared.remove(self._shares)
+        sharers.remove(self._shares)
         if self._weak is not None:
             self._weak.close()
         self._watch.stop()
@@ -524,12 +528,5 @@ def warm_up(n_pes: int | None) -> None:
 
 def prepare(n_pes: int | None) -> None:
     """Prepare the engine."""
-    scheduler.addresses()
-    queue.native()
     host_barrier.native()
-    entry.warm_up()
-    sharing.machine()
-    if n_pes is None or n_pes > cores.available():
-        # What compiling needs. Where each PE has a core, those that compile make it as fast.
-        simt_target.typing_context.refresh()
-        simt_target.target_context.refresh()
+    warm_up_engine(n_pes)

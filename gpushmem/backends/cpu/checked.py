@@ -31,7 +31,7 @@ from gpushmem.check.log import (
 from gpushmem.check.recording import COMPARED, KIND_OF
 from gpushmem.lines import assigned_name
 from gpushmem.ops import OPS, Op
-from gpushmem.simt.compiler.observer import LOAD, STORE
+from gpushmem.simt.observe import LOAD, STORE
 from gpushmem.size import span
 
 FEW, MOST_PIECES = 64, 4096  # numbers of which each is recorded; parts of a strided array

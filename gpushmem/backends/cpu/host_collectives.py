@@ -33,19 +33,13 @@ from gpushmem.backends.cpu.sync.world import HALF_BYTES, World
 from gpushmem.backends.readers import Readers
 from gpushmem.backends.reductions import COMBINE
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import offset, view
-from gpushmem.simt.base.native import (
-    c_function,
-    call_address,
-    copy_bytes,
-    full_fence,
-    set_word,
-    word_at,
-)
-from gpushmem.simt.compiler import observer
-from gpushmem.simt.compiler.target import device
-from gpushmem.simt.run.kernel import Kernel, Running
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import call_address, copy_bytes, full_fence, set_word, word_at
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.functions import device
+from gpushmem.simt.launch import Kernel, Running
+from gpushmem.simt.observe import unseen
 
 __all__ = ["Staged"]
 
@@ -236,7 +230,7 @@ class Staged:
         """What a call needs to combine elements of this dtype by an operation of `COMBINE`."""
         known = self._folds.get((op, dtype))
         if known is None:
-            with observer.unseen():  # the pieces are nothing that a program knows
+            with unseen():  # the pieces are nothing that a program knows
                 running = _kernels[op].prepare(ONE, (np.zeros(0, dtype), self._words), lasting=True)
             self._kept.append(running)
             launch = running.launch

@@ -18,8 +18,7 @@ from gpushmem.backends import hostcalls
 from gpushmem.backends.cpu.checked import Recorder
 from gpushmem.backends.hostcalls import host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
-from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
-from gpushmem.simt.run.stream import Device, Stream
+from gpushmem.simt.launch import Device, Kernel, KernelFailure, Running, Stream
 
 __all__ = ["HostCalls"]
 

@@ -40,9 +40,10 @@ from gpushmem.backends.hostcalls import (
 )
 from gpushmem.diagnosis.journal import Journal, Place
 from gpushmem.diagnosis.recording import written
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import full_fence
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.native import c_function, full_fence
 
 if TYPE_CHECKING:
     from gpushmem.backends.cpu.weak.memory import WeakMemory

@@ -67,26 +67,28 @@ from gpushmem.backends.cpu.operations.one_at_a_time import one_at_a_time
 from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.backends.cpu.weak import by_any_thread
 from gpushmem.lines import is_users
-from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
-from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
-from gpushmem.simt.base.native import (
+from gpushmem.native.memory import (
     atomic_add_word,
     full_fence,
     intrinsic,
     release_fence,
     store_release,
 )
-from gpushmem.simt.compiler.groups import (
+from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
+from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
+from gpushmem.simt.embed import bind
+from gpushmem.simt.functions import ITSELF, KeptDispatcher, call_device, device
+from gpushmem.simt.thread import (
     arrive_in_call,
     begin_call,
     block_group,
+    fail_if,
     mark_of,
     release,
+    text_word,
+    user_word,
     warp_group,
 )
-from gpushmem.simt.compiler.kept import ITSELF, KeptDispatcher
-from gpushmem.simt.compiler.primitives import fail_if, text_word, user_word
-from gpushmem.simt.compiler.target import bind, call_device, device
 
 __all__ = ["BODIES", "install"]
 

@@ -14,8 +14,7 @@ from gpushmem.backends.cpu.operations.hook import Observer, is_event
 from gpushmem.backends.cpu.process import process_recorder
 from gpushmem.check import recording as checking
 from gpushmem.errors import ArgumentError
-from gpushmem.simt.compiler.observer import observe_also
-from gpushmem.simt.run import witness
+from gpushmem.simt.observe import observe_also, witnessed_by
 from gpushmem.trace import counting
 from gpushmem.trace import recording as tracing
 
@@ -23,11 +22,10 @@ __all__ = ["READERS", "observe_kernels"]
 
 
 class Row(NamedTuple):
-    """Observers of operations, and of loads, stores and barriers; the mark of code; a name."""
+    """Observers of operations, and of loads, stores and barriers; what errors call them."""
 
     operations: Observer
     accesses: Any
-    mark: str
     name: str
 
 
@@ -35,15 +33,17 @@ READERS = {
     "GPUSHMEM_CHECK": Row(
         Observer(
             is_event, checking.generate, checking.generate_after,
-            group_called=checking.group_called,
+            group_called=checking.group_called, name=checking.OBSERVER.name,
         ),
-        checking.OBSERVER, checking.OBSERVER.name, "the checker",
+        checking.OBSERVER, "the checker",
     ),
     "GPUSHMEM_TRACE": Row(
-        Observer(is_event, tracing.generate, tracing.generate_after), None, "trace", "the trace"
+        Observer(is_event, tracing.generate, tracing.generate_after, name="trace"),
+        None, "the trace",
     ),
     "GPUSHMEM_STATS": Row(
-        Observer(is_event, counting.generate, counting.generate_after), None, "stats", "counters"
+        Observer(is_event, counting.generate, counting.generate_after, name="stats"),
+        None, "counters",
     ),
 }  # fmt: skip
 APART = {"GPUSHMEM_TRACE", "GPUSHMEM_STATS"}  # which use the same memory
@@ -62,8 +62,8 @@ def observe_kernels(*names: str) -> None:
         )
     for name in names or READERS:
         row, on = READERS[name], name in wanted
-        hook.refuse_change(row.mark, row.name, on)
+        hook.refuse_change(row.operations.name, row.name, on)
         if row.accesses is None and on != (row.operations in hook.OBSERVERS):
-            observe_also(row.mark, on)
+            observe_also(row.operations.name, on)
         hook.watch(row.operations, row.accesses, on)
-    witness.provide(process_recorder if "GPUSHMEM_CHECK" in wanted else None)
+    witnessed_by(process_recorder if "GPUSHMEM_CHECK" in wanted else None)

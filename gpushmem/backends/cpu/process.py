@@ -24,11 +24,11 @@ from gpushmem.check.log import BEGIN, END, HOST, SUBMIT, SYNC, VALUE, Log
 from gpushmem.check.recording import PLACE, adder, reserver
 from gpushmem.job.job import current
 from gpushmem.lines import assigned_name, line_of, user_frame
-from gpushmem.simt.compiler.observer import LOAD, STORE
-from gpushmem.simt.run.kernel import Running
+from gpushmem.simt.launch import Running
+from gpushmem.simt.observe import LOAD, STORE
 
 if TYPE_CHECKING:
-    from gpushmem.simt.run.witness import Work
+    from gpushmem.simt.observe import Work
 
 HELD_UP, APART = 100, 0.002  # launches; seconds from the first PE to the second
 SMALL = 4096  # bytes: of copies of more it is not looked whether they are all zero

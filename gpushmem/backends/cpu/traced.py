@@ -19,8 +19,7 @@ from gpushmem.backends.traced import HostTracer
 from gpushmem.job.job import current
 from gpushmem.lines import user_place
 from gpushmem.ops import TEAM_NODE, TEAM_SHARED
-from gpushmem.simt.run.kernel import Form, form_hooks
-from gpushmem.simt.run.queue import of_process
+from gpushmem.simt.launch import Form, form_hooks, of_process
 from gpushmem.trace import counting
 from gpushmem.trace.counters import Counters, Stats
 from gpushmem.trace.facts import Facts

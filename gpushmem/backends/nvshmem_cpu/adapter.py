@@ -27,14 +27,9 @@ from gpushmem.backends.cpu.operations.updates import (
 )  # fmt: skip
 from gpushmem.backends.cpu.sync.ranges import held
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import offset, view
-from gpushmem.simt.base.native import (
-    copy_bytes,
-    full_fence,
-    monotonic_ns,
-    store_release,
-)
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import copy_bytes, full_fence, monotonic_ns, store_release
+from gpushmem.native.structs import offset, view
 
 __all__ = [
     "ALL_PES", "COPY", "ENTRY", "EXIT", "MOST", "NO_SUCH_ATOMIC", "PROXY", "SLOT", "UNKNOWN",

@@ -37,11 +37,9 @@ from gpushmem.backends.nvshmem_cpu.adapter import (
     refuse,
     remote,
 )
-from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import offset
-from gpushmem.simt.base.native import (
-    c_function,
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import (
     int_,
     load_acquire,
     monotonic_ns,
@@ -50,6 +48,8 @@ from gpushmem.simt.base.native import (
     usleep,
     word,
 )
+from gpushmem.native.structs import offset
+from gpushmem.ops import QP_ANY, QP_DEFAULT
 
 __all__ = ["AMO", "CUT", "run"]
 

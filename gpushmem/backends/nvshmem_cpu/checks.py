@@ -10,6 +10,7 @@ from typing import Any
 
 from numba import types
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.backends.cpu.operations import access, hook, smem
 from gpushmem.backends.cpu.operations.access import (
     BAD_AMOUNT,
@@ -32,6 +33,8 @@ from gpushmem.backends.cpu.operations.access import (
 )
 from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team
+from gpushmem.native.memory import i64
+from gpushmem.native.structs import view
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
 from gpushmem.ops.roles import (
     Amount,
@@ -46,11 +49,9 @@ from gpushmem.ops.roles import (
     SignalOp,
 )
 from gpushmem.ops.row import BLOCK, DATA, Effect
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import THREAD, view
-from gpushmem.simt.base.native import i64
-from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
-from gpushmem.simt.compiler.target import inlined
+from gpushmem.simt.functions import inlined
+from gpushmem.simt.layout import THREAD
+from gpushmem.simt.thread import fail_if, thread_word, user_word
 
 __all__ = ["GIVING", "check", "check_given"]
 

@@ -20,15 +20,24 @@ from gpushmem.backends.nvshmem.operations import composed, multicast, multimem, 
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
-from gpushmem.simt.base.layout import THREAD, offset, view
-from gpushmem.simt.base.native import i8p, i64
-from gpushmem.simt.bitcode import leaves
-from gpushmem.simt.bitcode.library import Bitcode
-from gpushmem.simt.bitcode.source import Facts
-from gpushmem.simt.bitcode.translate import Leaf
-from gpushmem.simt.compiler.primitives import load_field, user_word
-from gpushmem.simt.compiler.target import INTRINSICS, THREAD_ARG, call_device, device, made_of
-from gpushmem.simt.intrinsics.shims import foreign
+from gpushmem.native.memory import i8p, i64
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.functions import call_device, device, made_of
+from gpushmem.simt.layout import THREAD
+from gpushmem.simt.libraries import (
+    INTRINSICS,
+    THREAD_ARG,
+    Bitcode,
+    Facts,
+    Leaf,
+    foreign,
+    generator,
+    load_field,
+    now,
+    places,
+    unseen_polls,
+)
+from gpushmem.simt.thread import user_word
 
 __all__ = ["OWN", "install", "library"]
 
@@ -60,7 +69,7 @@ def library() -> Bitcode:
 
 def install() -> None:
     """Make the engine find NVSHMEM's functions by the names that the bindings' shims have."""
-    leaves.places[VARIABLE] = _state
+    places[VARIABLE] = _state
     for symbol, (_, text) in shims._texts().items():
         called = CALL.search(text.partition("{")[2])
         if called is not None:
@@ -74,7 +83,7 @@ def install() -> None:
         INTRINSICS[f"gpushmem_qp_quiet{form}"] = partial(_qp_quiet, f"nvshmemx_qp_quiet{form}")
     for what in "before_tma", "after_tma", "release_smem":  # there is no TMA
         INTRINSICS[f"gpushmem_{what}"] = lambda builder: ir.IntType(32)(0)
-    INTRINSICS[composed.CLOCK] = leaves.now
+    INTRINSICS[composed.CLOCK] = now
     for leaf in _instructions():
         INTRINSICS[leaf.what] = partial(_instruction, leaf)
     for kind, _ in multicast.STORES.values():
@@ -86,7 +95,7 @@ def install() -> None:
 
 def _polls(cpus: Any, builder: Any) -> None:
     """In kernels of the cpu backend, if this process has had one, polls are seen."""
-    (leaves.unseen_polls if made_of else cpus)(builder)
+    (unseen_polls if made_of else cpus)(builder)
 
 
 def _shim(name: str, has_result: bool, builder: Any, result: Any, *arguments: Any) -> ir.Value:
@@ -117,7 +126,7 @@ def _instructions() -> Iterator[Leaf]:
 def _instruction(leaf: Leaf, builder: Any, *arguments: Any) -> Any:
     """Its code; the address, if it has one, is an integer."""
     given = [builder.inttoptr(a, i8p) if k == 0 else a for k, a in enumerate(arguments)]
-    return leaves.generator(leaf)(builder, *given)
+    return generator(leaf)(builder, *given)
 
 
 def _store_on_all(builder: Any, address: ir.Value, value: ir.Value) -> None:

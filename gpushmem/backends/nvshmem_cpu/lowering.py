@@ -26,17 +26,21 @@ from gpushmem.backends.nvshmem.operations.composed import parameters_of
 from gpushmem.backends.nvshmem_cpu import functions
 from gpushmem.backends.nvshmem_cpu.checks import GIVING, check, check_given
 from gpushmem.diagnosis.account import CALL
+from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import OPS, TEAM_WORLD
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
-from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.groups import arrive_in_call, block_group, release, warp_group
-from gpushmem.simt.compiler.primitives import (
+from gpushmem.simt.embed import bind
+from gpushmem.simt.functions import device
+from gpushmem.simt.thread import (
+    arrive_in_call,
     begin_wait,
+    block_group,
     end_wait,
+    release,
     user_word,
+    warp_group,
 )
-from gpushmem.simt.compiler.target import bind, device
 
 __all__ = ["install"]
 

@@ -40,9 +40,9 @@ from gpushmem.backends.nvshmem_cpu.adapter import ENTRY, EXIT, MOST, NO_SUCH_ATO
 from gpushmem.backends.nvshmem_cpu.channel import AMO, CUT
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.errors import KernelError, ShmemError
-from gpushmem.simt.base.layout import new, offset
-from gpushmem.simt.base.parking import help_others
-from gpushmem.simt.run.kernel import KernelFailure
+from gpushmem.native.structs import new, offset
+from gpushmem.parking import help_others
+from gpushmem.simt.launch import KernelFailure
 
 __all__ = ["Proxy"]
 

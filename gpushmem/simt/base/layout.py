@@ -1,33 +1,14 @@
-"""The native structures of the engine: one NumPy dtype each, read from three sides.
+"""The native structures of the engine: one dtype each, see `native/structs`."""
 
-Python fills and reads them through NumPy, the scheduler and the kernel-side primitives through
-Numba records (`view`), and the entry code through `offset`. Every address is an `i8`: Numba mixes
-signed and unsigned 64-bit integers into floats.
-"""
-
-from __future__ import annotations
-
-from typing import Any
-
-import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.np.numpy_support import from_dtype
-
-from gpushmem.simt.base.gpu_model import MAX_WARPS
-from gpushmem.simt.base.native import intrinsic
-
-
-def _struct(*fields: Any) -> np.dtype[Any]:
-    return np.dtype(list(fields), align=True)
-
+from gpushmem.artifacts.gpu_model import MAX_WARPS
+from gpushmem.native.structs import struct
 
 # The codes of threads in lockstep, at the beginning of a block's frame, say where each goes on. One
 # that has returned has EXITED; PARKED is the bit of one that stands at a barrier.
 CODE_BYTES, EXITED, PARKED = 8, 0, 1
 FRAME_ALIGN = 256  # of a frame: no local array in it can be aligned to more
 
-THREAD = _struct(
+THREAD = struct(
     # What a thread knows about itself: the hidden context handed to every function. It does not
     # change while the thread runs, so the optimiser may keep all of it in registers.
     ("tid", "i4", 3),
@@ -48,7 +29,7 @@ THREAD = _struct(
 
 SPREAD = -0x61C8864680B583EB  # odd, so no two threads have the same multiple
 
-GROUP = _struct(
+GROUP = struct(
     # Threads that meet: a grid, a block, or a warp of it.
     ("arrived", "i8"),
     ("alive", "i8"),  # threads that have not returned yet
@@ -62,7 +43,7 @@ GROUP = _struct(
     ("acted", "i8"),  # an embedder's own: which thread acts in the call
 )
 
-WARP = _struct(
+WARP = struct(
     # 32 threads of a block; see `synchronization` for how they exchange values.
     ("all", GROUP),
     ("living", "i8"),  # bit per lane that has not returned yet
@@ -70,7 +51,7 @@ WARP = _struct(
     ("fibers", "i8", 32),
 )
 
-FIBER = _struct(
+FIBER = struct(
     # One thread of a resident block, a member of the launch's ring of runnable threads.
     ("sp", "i8"),
     ("next", "i8"),
@@ -105,7 +86,7 @@ FIBER = _struct(
     ("thread", THREAD),
 )
 
-BLOCK = _struct(
+BLOCK = struct(
     # A resident block of a kernel that waits. Its shared memory follows it.
     ("next_free", "i8"),
     ("next_made", "i8"),
@@ -128,14 +109,14 @@ BLOCK = _struct(
     ("warps", WARP, MAX_WARPS),
 )
 
-POOL = _struct(
+POOL = struct(
     # Stacks, kept from launch to launch.
     ("free", "i8"),  # list of FIBER through next_free
     ("slot_bytes", "i8"),
     ("made", "i8"),
 )
 
-LAUNCH = _struct(
+LAUNCH = struct(
     # One running kernel, or what one core runs of it: then `root` is the launch as a whole, whose
     # THREADs name that one.
     ("root", "i8"),
@@ -220,30 +201,3 @@ LAUNCH = _struct(
     ("alone", "i8"),  # blocks along the axis that run first, to see how long they take
     ("name", "i8", 15),  # of the kernel, or the beginning of it
 )
-
-
-def offset(struct: np.dtype[Any], field: str) -> int:
-    """Byte offset of `field` in `struct`."""
-    fields = struct.fields
-    assert fields is not None
-    return int(fields[field][1])
-
-
-def new(struct: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Make one zeroed `struct`; `[0]` and `["field"][0]` reach it, `address_of` locates it."""
-    return np.zeros(1, struct)
-
-
-def view(struct: np.dtype[Any]) -> Any:
-    """Make an intrinsic `f(address) -> record` for `struct`, for use inside compiled code."""
-    record = from_dtype(struct)
-
-    @intrinsic
-    def record_at(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
-            pointer = context.get_value_type(record)
-            return builder.inttoptr(args[0], pointer)
-
-        return record(types.intp), codegen
-
-    return record_at

@@ -17,8 +17,10 @@ import llvmlite.binding as llvm
 import numpy as np
 from numba import types
 
-from gpushmem.simt.base.layout import LAUNCH, offset, view
-from gpushmem.simt.base.native import c_function, call_address, malloc, store_release, vsnprintf
+from gpushmem.native.c_function import c_function
+from gpushmem.native.memory import call_address, malloc, store_release, vsnprintf
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.base.layout import LAUNCH
 
 __all__ = ["dropping", "finish", "install"]
 

@@ -22,9 +22,10 @@ from numba.core import cgutils
 from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable
+from gpushmem.native.memory import i8p, i64, monotonic_ns
+from gpushmem.native.structs import view
 from gpushmem.simt.base.contexts import new_context
-from gpushmem.simt.base.layout import LAUNCH, THREAD, view
-from gpushmem.simt.base.native import i8p, i64, monotonic_ns
+from gpushmem.simt.base.layout import LAUNCH, THREAD
 from gpushmem.simt.bitcode.translate import Leaf
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (

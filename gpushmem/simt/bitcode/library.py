@@ -16,8 +16,8 @@ from llvmlite import ir
 
 from gpushmem import store
 from gpushmem.artifacts.toolchain import sources_digest
+from gpushmem.native.memory import i8p
 from gpushmem.simt.base.contexts import new_context
-from gpushmem.simt.base.native import i8p
 from gpushmem.simt.bitcode import leaves
 from gpushmem.simt.bitcode.source import Facts, Source
 from gpushmem.simt.bitcode.translate import Translation, translate

@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from gpushmem.simt.base.layout import THREAD, offset
-from gpushmem.simt.blocks.code import Function
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import THREAD
+from gpushmem.simt.blocks.code import EXIT, Function, Inst, callee_of
 from gpushmem.simt.blocks.flow import Flow
-from gpushmem.simt.blocks.meetings import BARRIER, ONCE
-from gpushmem.simt.blocks.text import EXIT, Inst, callee_of
+from gpushmem.simt.compiler.kept import BARRIER, ONCE
 from gpushmem.simt.compiler.symbols import OWN, TRIPS
 
 __all__ = ["Analysis", "is_pure", "trips_of"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpushmem.simt.base.layout import LAUNCH, THREAD, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import LAUNCH, THREAD
 from gpushmem.simt.blocks.analysis import is_pure
-from gpushmem.simt.blocks.errors import Errors
+from gpushmem.simt.blocks.code import EXIT, Block, Inst
 from gpushmem.simt.blocks.group import Group
-from gpushmem.simt.blocks.meetings import BARRIER
-from gpushmem.simt.blocks.text import EXIT, Block, Inst
-from gpushmem.simt.blocks.threads import Threads
+from gpushmem.simt.blocks.threads import Errors, Threads
+from gpushmem.simt.compiler.kept import BARRIER
 from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Apart"]

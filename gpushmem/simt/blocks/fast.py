@@ -12,10 +12,11 @@ from typing import Any
 
 from gpushmem.simt.blocks.analysis import is_pure
 from gpushmem.simt.blocks.apart import Apart
+from gpushmem.simt.blocks.code import EXIT, Block, Inst, callee_of, substituted, targets_of
 from gpushmem.simt.blocks.group import Group, Nest, Node
-from gpushmem.simt.blocks.meetings import BARRIER, LANES, ONCE, Cut
+from gpushmem.simt.blocks.prepare import Cut
 from gpushmem.simt.blocks.strided import Strided, strided_loop
-from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
+from gpushmem.simt.compiler.kept import BARRIER, LANES, ONCE
 from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Fast"]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gpushmem.simt.blocks.code import Function
-from gpushmem.simt.blocks.text import EXIT, targets_of
+from gpushmem.simt.blocks.code import EXIT, Function, targets_of
 from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Flow"]

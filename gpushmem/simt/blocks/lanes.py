@@ -8,9 +8,10 @@ alive where it begins come from the frame, and those that are alive where it end
 
 from __future__ import annotations
 
-from gpushmem.simt.base.layout import EXITED, PARKED, THREAD, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import EXITED, PARKED, THREAD
+from gpushmem.simt.blocks.code import EXIT, Block, Inst, callee_of, substituted, targets_of
 from gpushmem.simt.blocks.emit import Emitter
-from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 
 __all__ = ["Lanes"]
 

@@ -20,9 +20,9 @@ from functools import cache
 from typing import Any
 
 from gpushmem.simt.blocks.analysis import is_pure
-from gpushmem.simt.blocks.frame import size_of
+from gpushmem.simt.blocks.code import Inst, callee_of, targets_of
+from gpushmem.simt.blocks.emit import size_of
 from gpushmem.simt.blocks.group import Group
-from gpushmem.simt.blocks.text import Inst, callee_of, targets_of
 from gpushmem.simt.compiler.symbols import OWN
 from gpushmem.simt.compiler.target import Unfit
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushmem.simt.blocks.analysis import Analysis, trips_of
+from gpushmem.simt.blocks.code import EXIT, Block, Inst
 from gpushmem.simt.blocks.emit import takes_thread
 from gpushmem.simt.blocks.group import Nest
-from gpushmem.simt.blocks.text import EXIT, Block, Inst
 
 __all__ = ["Strided", "strided_loop"]
 

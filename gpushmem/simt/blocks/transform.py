@@ -1,49 +1,52 @@
-"""A kernel's module, as compiled for one thread, made into one for blocks in lockstep.
+"""A kernel's module, as compiled for one thread, made into one for blocks in lockstep: all passes.
 
-Between two cuts the threads of a block may run in any order, as on a GPU. All steps rely on that,
-and each keeps an invariant that the next ones use (GPUSHMEM_VERIFY compares what comes out with
-threads that run one by one):
+`PASSES` has them in order. Each takes a `Work` as the ones before have left it, and fills in more.
+Between two cuts the threads of a block may run in any order, as on a GPU: all passes rely on that.
+GPUSHMEM_VERIFY compares what comes out with threads that run one by one.
 
-- `sink` moves only what has no effect, behind the branch that it depends on.
-- `cut_up` leaves each wait and meeting at the end of its block, a cut: nobody is inside of a block
-  when somebody else goes on.
-- `Analysis`: all threads that run an instruction together compute the same uniform value. Where
-  some are in another turn of a loop, or have left it, nothing that the turns change is uniform.
-- `Fast` reaches a cut with all threads of the block. What is alive then and varies is in the frame,
-  an element for each thread; what is uniform is kept once, and is what each thread would have.
-- `Apart`: before a thread goes on alone, what is uniform and alive is where it finds it. Threads
-  are in step again only at one label, with equal uniform values.
-- `Lanes` runs the kernel's own code for one thread: it takes what is alive from the frame, and
-  leaves there what is alive where it stops.
-- `guard` and `strided` leave out only turns that do nothing, and keep the order of a thread's own.
-- `vectors`: a lane whose mask is off neither writes nor fails. A vector in which a thread would
-  fail is left to turns one by one before anything is written.
+`block` writes its function group by group. A *group* is what threads do one after the other between
+two things that the block does once; for each, the first that can is taken (`threads.Threads`):
+
+- `strided`, a loop whose turns are dealt out to threads: as a loop over neighbours. Leaves out only
+  turns that do nothing; keeps the order of a thread's own.
+- `vectors`, with `shapes` and `wide`: eight neighbouring threads at a time. A lane whose mask is
+  off neither writes nor fails; a vector in which a thread would fail is left to turns one by one
+  before anything is written.
+- `threads`: a loop over the threads, for those alone that have something to do (`group.guarded`).
+
+A branch that varies and decides what threads wait for is written by `apart`: before a thread goes
+on alone, what is uniform and alive is where it finds it; threads are in step again only at one
+label, with equal uniform values.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from gpushmem.simt.base import passes
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.code import Function, read
-from gpushmem.simt.blocks.emit import resume_codes
+from gpushmem.simt.blocks.code import EXIT, Function, callee_of, read
+from gpushmem.simt.blocks.emit import Frame, resume_codes
 from gpushmem.simt.blocks.fast import Fast
-from gpushmem.simt.blocks.frame import Frame
 from gpushmem.simt.blocks.group import SHORT, with_hints
 from gpushmem.simt.blocks.lanes import Lanes
-from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
-from gpushmem.simt.blocks.sink import sink
-from gpushmem.simt.blocks.text import EXIT, callee_of
-from gpushmem.simt.compiler.kept import Meeting, kept_names, meetings
+from gpushmem.simt.blocks.prepare import (
+    EACH,
+    cut_up,
+    forget_statuses,
+    one_function,
+    sink,
+    waiting_in,
+)
+from gpushmem.simt.compiler.kept import BARRIER, LANES, Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
 from gpushmem.simt.compiler.target import Unfit
 
-__all__ = ["BLOCK", "LANE", "SITES", "Lockstep", "in_lockstep"]
+__all__ = ["BLOCK", "LANE", "PASSES", "SITES", "Lockstep", "in_lockstep"]
 
 BLOCK, LANE = "block", "lane"  # what the names of the two functions end in
 SITES = ".sites"  # a table: the C string that names a barrier's line, by code
@@ -62,48 +65,160 @@ class Lockstep:
     lines: list[str] = field(default_factory=list)  # where threads wait that are not in step then
 
 
+class Work:
+    """A kernel, and what the passes have made of it."""
+
+    function: Function  # by `read_in`
+    analysis: Analysis  # by `analyse`, as the next two
+    frame: Frame
+    codes: dict[str, int]  # of the labels at which a thread may go on
+    fast: Fast  # by `block`
+
+    def __init__(self, body: Any, name: str, row: bool) -> None:
+        self.body, self.name, self.row = body, name, row  # the module; for blocks of one row
+        self.waiting: set[str] = set()  # functions that come to a pause: by `find_waits`, ...
+        self.small: set[str] = set()
+        self.mets: dict[str, Meeting] = {}  # ... and those at whose calls the kernel is cut
+        self.texts: list[str] = []  # what is put in place of the kernel
+
+    @property
+    def waits(self) -> bool:
+        return self.name in self.waiting
+
+
+def find_waits(work: Work) -> None:
+    """Find what waits, and what is small."""
+    lines = str(work.body).splitlines()
+    work.waiting, work.small = waiting_in(lines)
+    if not work.waits and len(lines) > MOST_LINES:
+        raise Unfit("it does not wait, and is long")
+    work.mets = {
+        kept: meetings.get(kept, Meeting(EACH, kept))
+        for kept in work.waiting & kept_names if kept != work.name
+    }  # fmt: skip
+
+
+def inline(work: Work) -> None:
+    """Put into the kernel what waits."""
+    one_function(work.body, work.name, work.waiting | work.small, work.mets)
+
+
+def read_in(work: Work) -> None:
+    """Read LLVM's function."""
+    work.function = function = read(work.body, work.name)
+    if function.entry in function.errors:
+        raise Unfit("it always fails")
+    if sum(len(block.insts) for block in function) > MOST:
+        raise Unfit("it is too long")
+    calls = {callee_of(i) for block in function for i in block.insts if i.op == "call"}
+    if calls & (work.waiting - work.mets.keys()) or PAUSE in calls:
+        raise Unfit("it waits in code that is not one function with it")
+
+
+def sink_selects(work: Work) -> None:
+    """Move what depends on a branch's condition behind the branch."""
+    sink(work.function)
+
+
+def cut(work: Work) -> None:
+    """Cut the kernel at its meetings."""
+    cut_up(work.function, work.mets)
+    forget_statuses(work.function)
+
+
+def analyse(work: Work) -> None:
+    """Find out what is the same for all threads."""
+    work.analysis = Analysis(work.function)
+    _check_warps(work.analysis)
+    if work.analysis.own_loads:
+        raise Unfit("its threads are numbered")
+    work.frame, work.codes = Frame(), resume_codes(work.analysis)
+
+
+def block(work: Work) -> None:
+    """Write the function of a block in step."""
+    work.fast = Fast(work.analysis, work.frame, work.codes, BLOCK, work.row)
+    work.texts = [work.fast.make()]
+    if not work.waits:
+        if not work.fast.saves:
+            raise Unfit("it does not wait, nor does it gain")
+        work.texts = [work.texts[0].replace(f", {SHORT}", "")]
+
+
+def lane(work: Work) -> None:
+    """Write the function of a thread alone, and the table of barriers' lines."""
+    if work.waits:
+        lanes = Lanes(work.analysis, work.frame, work.codes, LANE, work.row)
+        work.texts += [lanes.make(work.fast.parted), _sites(work.analysis, work.codes, work.name)]
+
+
+class Pass(NamedTuple):
+    """One step, and its contract with the others."""
+
+    run: Callable[[Work], None]
+    takes: str
+    gives: str
+    assumes: str
+
+
+PASSES = (
+    Pass(
+        find_waits, "the module, all that the kernel calls in it, for one thread",
+        "who waits; the meetings, by the functions that are called for them",
+        "who waits comes to PAUSE, by what it calls",
+    ),
+    Pass(
+        inline, "who waits; the meetings",
+        "one function, each value with a name, and meetings as calls that are not moved",
+        "a meeting's function is kept in the store; what never waits may stay a call",
+    ),
+    Pass(
+        read_in, "that function",
+        "blocks and instructions; what leads to errors only is apart from the control flow",
+        "a thread that fails ends the launch: what becomes of the others is of no interest",
+    ),
+    Pass(
+        sink_selects,
+        "blocks", "range loops whose variable grows by its step, as `strided` wants it",
+        "what is moved has no effect, and is needed behind the first way of its branch only",
+    ),
+    Pass(
+        cut, "blocks", "each meeting at the end of a block of its own: a cut",
+        "nobody is inside of a block when somebody else goes on",
+    ),
+    Pass(
+        analyse,
+        "blocks with cuts", "what varies, what is local, deciders; labels' codes; a frame",
+        "threads that run an instruction together compute the same uniform value; where some are "
+        "in another turn of a loop, or have left it, nothing that the turns change is uniform",
+    ),
+    Pass(
+        block, "all that", "the text of a function that reaches each cut with all threads",
+        "what is alive at a cut and varies is in the frame, an element for each thread; what is "
+        "uniform is kept once, and is what each thread would have",
+    ),
+    Pass(
+        lane,
+        "all that; where threads part", "the kernel as it was, from a label on, for one thread",
+        "it takes what is alive from the frame, and leaves there what is alive where it stops",
+    ),
+)  # fmt: skip
+
+
 def in_lockstep(body: Any, name: str, row: bool = False) -> Lockstep:
     """Make two functions of the kernel `name`: of a block in step, and of a thread alone.
 
     Of one that never waits, the first only. For blocks of one `row` of threads, or for all.
     Raises `Unfit` for what cannot be, or gains nothing.
     """
-    lines = str(body).splitlines()
-    waiting, small = _waiting(lines)
-    if name not in waiting and len(lines) > MOST_LINES:
-        raise Unfit("it does not wait, and is long")
-    mets = {
-        kept: meetings.get(kept, Meeting(EACH, kept))
-        for kept in waiting & kept_names if kept != name
-    }  # fmt: skip
-    _prepare(body, name, waiting | small, mets)
-    function = read(body, name)
-    if function.entry in function.errors:
-        raise Unfit("it always fails")
-    if sum(len(block.insts) for block in function) > MOST:
-        raise Unfit("it is too long")
-    calls = {callee_of(i) for block in function for i in block.insts if i.op == "call"}
-    if calls & (waiting - mets.keys()) or PAUSE in calls:
-        raise Unfit("it waits in code that is not one function with it")
-    sink(function)
-    cut_up(function, mets)
-    _forget_statuses(function)
-    analysis = Analysis(function)
-    _check_warps(analysis)
-    if analysis.own_loads:
-        raise Unfit("its threads are numbered")
-    frame, codes = Frame(), resume_codes(analysis)
-    block = Fast(analysis, frame, codes, BLOCK, row)
-    fast = block.make()
-    if name not in waiting:
-        if not block.saves:
-            raise Unfit("it does not wait, nor does it gain")
-        module = _with(body, name, [fast.replace(f", {SHORT}", "")])
-        return Lockstep(module, frame.bytes, vectors=block.vectors)
-    lanes = Lanes(analysis, frame, codes, LANE, row).make(block.parted)
-    sites = _sites(analysis, codes, name)
-    module = _with(body, name, [fast, lanes, sites])
-    return Lockstep(module, frame.bytes, f"{name}.{LANE}", block.vectors, _alone(analysis))
+    work = Work(body, name, row)
+    for each in PASSES:
+        each.run(work)
+    module, made = _with(body, name, work.texts), work.fast
+    if not work.waits:
+        return Lockstep(module, work.frame.bytes, vectors=made.vectors)
+    alone = _alone(work.analysis)
+    return Lockstep(module, work.frame.bytes, f"{name}.{LANE}", made.vectors, alone)
 
 
 def _check_warps(analysis: Analysis) -> None:
@@ -134,79 +249,6 @@ def _site_of(call: Any) -> tuple[str, str]:
     """The constant that names a call's line, and its text."""
     found = re.search(r'ptr (?:\w+(?:\(\d+\))? )*(@"?\.const\.([^"]*)"?)[,)]', call.text)
     return (found[1], found[2]) if found else ("null", "?")
-
-
-SMALL = 300  # instructions of a function that is put into the kernel
-
-
-def _waiting(lines: list[str]) -> tuple[set[str], set[str]]:
-    """The functions that come to a pause, by themselves or by what they call; those that are small.
-
-    LLVM's text tells both sooner than its answers about each instruction.
-    """
-    callers: dict[str, set[str]] = {}
-    sizes: dict[str, int] = {}
-    current = ""
-    called = re.compile(r'@("[^"]*"|[\w.$-]+)\(')
-    for line in lines:
-        if line.startswith("define"):
-            found = called.search(line)
-            current = found[1].strip('"') if found else ""
-            sizes[current] = 0
-            continue
-        if current and line.startswith("  "):
-            sizes[current] += 1
-        if current and "call " in line:
-            for target in called.findall(line):
-                callers.setdefault(target.strip('"'), set()).add(current)
-    waiting: set[str] = set()
-    todo = [PAUSE]
-    while todo:
-        for caller in callers.get(todo.pop(), ()):
-            if caller not in waiting:
-                waiting.add(caller)
-                todo.append(caller)
-    return waiting, {function for function, size in sizes.items() if size < SMALL}
-
-
-def _prepare(body: Any, name: str, within: set[str], mets: dict[str, Any]) -> None:
-    """Let the kernel be one function with those `within` it, but for what waits, and simple."""
-    for function in body.functions:
-        if function.is_declaration:
-            continue
-        attributes = b" ".join(function.attributes)
-        if function.name in mets:
-            function.add_function_attribute("noinline")
-            function.add_function_attribute("convergent")
-            function.add_function_attribute("noduplicate")
-        elif function.name == name:
-            function.linkage = "external"
-        elif b"noinline" not in attributes and (
-            function.name in within or function.name not in kept_names
-        ):
-            function.add_function_attribute("alwaysinline")
-    kept = {name for met in mets.values() for name in (met.called, met.alike)}
-    for function in body.functions:
-        if not function.is_declaration and function.name != name:
-            function.linkage = "external" if function.name in kept else "internal"
-    passes.over_module(body, ("always_inliner", "global_dead_code_eliminate"))
-    passes.over_functions([body.get_function(name)], PASSES)
-    for function in body.functions:
-        if not function.is_declaration and function.name in kept:
-            function.linkage = "internal"
-
-
-PASSES = (
-    "sroa", "simplify_cfg", "instruction_combine", "sroa", "simplify_cfg", "jump_threading",
-    "new_gvn", "sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination",
-    "break_critical_edges", "instruction_namer",
-)  # fmt: skip
-
-
-def _forget_statuses(function: Function) -> None:
-    """Barriers of threads in step do not fail: their status is 0."""
-    cuts = [b.cut for b in function if b.cut is not None]
-    function.rename({cut.call.name or "": "0" for cut in cuts if cut.how == BARRIER})
 
 
 def _sites(analysis: Analysis, codes: dict[str, int], name: str) -> str:

@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gpushmem.simt.blocks.code import EXIT, Inst, substituted, targets_of
 from gpushmem.simt.blocks.group import Nest, Node, Turns
 from gpushmem.simt.blocks.shapes import UNIFORM, VECTOR, Loop, Shape, matched
-from gpushmem.simt.blocks.text import EXIT, Inst, substituted, targets_of
 from gpushmem.simt.blocks.wide import FULL, MASK, NONE, WIDTH, Wide, wide
 from gpushmem.simt.compiler.target import Unfit
 

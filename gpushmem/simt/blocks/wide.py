@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from gpushmem.simt.blocks.emit import takes_thread
-from gpushmem.simt.blocks.frame import size_of
+from gpushmem.simt.blocks.code import Inst, callee_of, substituted
+from gpushmem.simt.blocks.emit import size_of, takes_thread
 from gpushmem.simt.blocks.group import Group
 from gpushmem.simt.blocks.shapes import UNIFORM, VECTOR, Shape, Shapes, check_type, parsed
-from gpushmem.simt.blocks.text import Inst, callee_of, substituted
 from gpushmem.simt.compiler.symbols import OWN
 from gpushmem.simt.compiler.target import Unfit
 

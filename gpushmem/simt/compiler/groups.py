@@ -16,10 +16,11 @@ they meet in `meet_grid`, with the launch's lock.
 
 from __future__ import annotations
 
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP, offset, view
-from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import load_acquire, store_release
+from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.native.lock import lock, unlock
+from gpushmem.native.memory import load_acquire, store_release
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import (
     THREAD_OF,

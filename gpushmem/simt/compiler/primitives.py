@@ -25,8 +25,9 @@ from numba import types
 from numba.core import cgutils
 from numba.cuda.core.errors import RequireLiteralValue
 
-from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD, offset, view
-from gpushmem.simt.base.native import atomic_add_word, i8p, i64, intrinsic, release_fence
+from gpushmem.native.memory import atomic_add_word, i8p, i64, intrinsic, release_fence
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import SITE_ARG, THREAD_ARG, device

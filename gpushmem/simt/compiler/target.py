@@ -59,15 +59,15 @@ from numba.cuda.typing.templates import make_concrete_template
 from numba.cuda.utils import numba_target_override
 
 from gpushmem.artifacts.fingerprint import adopted, fixed
+from gpushmem.artifacts.gpu_model import modelled
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.named import named
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
 from gpushmem.artifacts.twins import home_of, is_theirs, place_of, twin, without_meaning
 from gpushmem.garbage import seldom_collected
 from gpushmem.lines import is_users
+from gpushmem.native.memory import i8p, i64, twins
 from gpushmem.simt.base.contexts import new_context
-from gpushmem.simt.base.gpu_model import modelled
-from gpushmem.simt.base.native import i8p, i64, twins
 from gpushmem.simt.compiler import arithmetic, extended, observer
 from gpushmem.simt.compiler.polling import polling_latches
 from gpushmem.simt.compiler.symbols import TRIPS

@@ -29,11 +29,11 @@ from numba.cuda import types
 
 from gpushmem.artifacts.limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
+from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.base import fiber, passes, printing
 from gpushmem.simt.base.externals import suppliers, supply
 from gpushmem.simt.base.layout import BLOCK as BLOCK_FIELDS
 from gpushmem.simt.base.layout import FIBER, FRAME_ALIGN, LAUNCH, SPREAD, THREAD
-from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.bitcode import declared as _declared  # noqa: F401  (it fills INTRINSICS)
 from gpushmem.simt.blocks.transform import BLOCK, LANE, SITES, Lockstep, in_lockstep
 from gpushmem.simt.blocks.wide import WIDTH

@@ -12,8 +12,8 @@ import numpy as np
 from numba import cuda
 from numba.cuda import cache_hints, cg, stubs
 
+from gpushmem.artifacts.gpu_model import LANES, modelled
 from gpushmem.errors import KernelError
-from gpushmem.simt.base.gpu_model import LANES, modelled
 from gpushmem.simt.interpret.arrays import fresh, in_kernel, looked_at
 from gpushmem.simt.interpret.numbers import (
     READ,

@@ -24,9 +24,9 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.run.kernel import resident_blocks
 
 __all__ = ["FULL", "Block", "Fiber", "Grid", "Thread", "caller", "current", "line_of", "user_frame"]

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from gpushmem.simt.base.native import i8p, i64
+from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.compiler.primitives import dynamic_start, thread_field
 from gpushmem.simt.compiler.symbols import OWN
 from gpushmem.simt.compiler.target import INTRINSICS

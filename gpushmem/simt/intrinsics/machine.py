@@ -16,9 +16,9 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.cuda import types
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.artifacts.shape import AXES
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.native import i8p, i64
+from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     assume,

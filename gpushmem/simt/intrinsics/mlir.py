@@ -31,7 +31,7 @@ from numba.cuda.vector_types import VectorType
 
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.twins import ROOT, own, reverse, theirs_of
-from gpushmem.simt.base.native import i64, intrinsic
+from gpushmem.native.memory import i64, intrinsic
 from gpushmem.simt.compiler.target import bind
 
 __all__ = ["vector_of"]

@@ -10,7 +10,7 @@ from numba.core import cgutils
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError, RequireLiteralValue
 
-from gpushmem.simt.base.native import i64, intrinsic
+from gpushmem.native.memory import i64, intrinsic
 from gpushmem.simt.compiler.primitives import thread_field
 from gpushmem.simt.compiler.target import bind
 from gpushmem.simt.intrinsics import atomics as _atomics  # noqa: F401  (they fill INTRINSICS)

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.cuda.memory_management.nrt import _nrt_mstats
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.simt.base.native import i8p, i64
+from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.intrinsics.machine import implements
 

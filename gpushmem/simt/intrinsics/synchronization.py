@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import WARP, view
-from gpushmem.simt.base.native import set_word, word_at
+from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.native.memory import set_word, word_at
+from gpushmem.native.structs import view
+from gpushmem.simt.base.layout import WARP
 from gpushmem.simt.compiler.groups import (
     arrive_at_block,
     as_group,

@@ -31,10 +31,10 @@ from numba.cuda.cudadrv.error import CudaDriverError
 
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.gpu_model import LANES, modelled
 from gpushmem.artifacts.limits import MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
 from gpushmem.artifacts.shape import AXES, LIMITS
 from gpushmem.errors import KernelError
-from gpushmem.simt.base.gpu_model import LANES, modelled
 from gpushmem.simt.run import witness
 from gpushmem.simt.run.kernel import Running
 from gpushmem.simt.run.stream import Copy, Device, Stream

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from gpushmem import settings
-from gpushmem.simt.base.parking import help_others
+from gpushmem.parking import help_others
 
-__all__ = ["VARIABLE", "available", "run", "threads"]
+__all__ = ["VARIABLE", "available", "run", "usable_cores"]
 
 VARIABLE = "GPUSHMEM_THREADS"
 
@@ -24,7 +24,7 @@ def available() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def threads() -> int:
+def usable_cores() -> int:
     """Cores a kernel may use: GPUSHMEM_THREADS, or all there are."""
     return settings.get(VARIABLE) or available()
 

@@ -23,16 +23,11 @@ from __future__ import annotations
 
 from numba import types
 
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import LAUNCH, offset
-from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import (
-    load_acquire,
-    monotonic_ns,
-    sched_yield,
-    store_release,
-    usleep,
-)
+from gpushmem.native.internal import internal
+from gpushmem.native.lock import lock, unlock
+from gpushmem.native.memory import load_acquire, monotonic_ns, sched_yield, store_release, usleep
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import LAUNCH
 from gpushmem.simt.run.threads import LOCK, RING, as_block, as_fiber, as_launch, put_in_ring
 
 __all__ = [

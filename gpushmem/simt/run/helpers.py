@@ -20,10 +20,10 @@ import numpy as np
 from numba import types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import (
-    c_function,
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.lock import lock, unlock
+from gpushmem.native.memory import (
     call_address,
     full_fence,
     libc_free,
@@ -33,7 +33,7 @@ from gpushmem.simt.base.native import (
     store_release,
     usleep,
 )
-from gpushmem.simt.base.parking import Parked, block_signals
+from gpushmem.parking import Parked, block_signals
 from gpushmem.simt.run import cores
 from gpushmem.simt.run.exchange import CROWDED, join, leave
 from gpushmem.simt.run.queue import (
@@ -142,7 +142,7 @@ def start(place: Callable[[np.ndarray[Any, Any]], Any]) -> None:
     `place` makes a Place of a RUN.
     """
     native()  # compiled now, if nobody has: the first launch, too, is to have help
-    pid, wanted = os.getpid(), cores.threads() - 1
+    pid, wanted = os.getpid(), cores.usable_cores() - 1
     for number in range(_started.get(pid, 0), wanted):
         _started[pid] = number + 1
         threading.Thread(target=_body, args=(number + 1, place), daemon=True).start()

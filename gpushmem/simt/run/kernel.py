@@ -20,14 +20,15 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem import settings, store
 from gpushmem.artifacts.arguments import Packer, address_of, types_of
+from gpushmem.artifacts.gpu_model import modelled
 from gpushmem.artifacts.limits import MAX_STATIC_SHARED
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
+from gpushmem.native.structs import new
+from gpushmem.parking import Parked
 from gpushmem.progress import compiling
 from gpushmem.simt.base import printing
-from gpushmem.simt.base.gpu_model import modelled
-from gpushmem.simt.base.layout import LAUNCH, new
-from gpushmem.simt.base.parking import Parked
+from gpushmem.simt.base.layout import LAUNCH
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import ASSERTED
 from gpushmem.simt.compiler.target import exceptions
@@ -288,7 +289,7 @@ class Form:
             launch["slot_bytes"] = _slot_bytes(entry)
             for field, address in scheduler.addresses().items():
                 launch[field] = address
-            if math.prod(shape.grid) > 1 and not entry.observed and cores.threads() > 1:
+            if math.prod(shape.grid) > 1 and not entry.observed and cores.usable_cores() > 1:
                 launch["several"] = 1
                 helpers.start(Place)
 
@@ -401,7 +402,7 @@ class Running:
         """Run the rest of a grid on several cores; each part has a LAUNCH, see `parts`."""
         axis = int(launch["axis"][0])
         alone, extent = int(launch["alone"][0]), self.shape.grid[axis]
-        n = min(cores.threads(), extent - alone)
+        n = min(cores.usable_cores(), extent - alone)
         parts += [launch.copy() for _ in range(n - 1)]
         for k, part in enumerate(parts[1:], 1):
             part["part"] = k

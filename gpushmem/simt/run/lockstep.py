@@ -12,10 +12,11 @@ one, they are in step again if all are at the same.
 
 from __future__ import annotations
 
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, CODE_BYTES, EXITED, PARKED, offset
-from gpushmem.simt.base.native import call_address, load_acquire, simt_switch, store_release
+from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import call_address, load_acquire, simt_switch, store_release
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import BLOCK, CODE_BYTES, EXITED, PARKED
 from gpushmem.simt.run.threads import (
     ALL,
     NO_MEMORY,

@@ -24,13 +24,11 @@ import numpy as np
 from numba import types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.simt.base import embedding
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import LAUNCH, POOL, offset, view
-from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import (
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.lock import lock, unlock
+from gpushmem.native.memory import (
     atomic_add_word,
-    c_function,
     call_address,
     compare_swap_word,
     copy_bytes,
@@ -42,6 +40,9 @@ from gpushmem.simt.base.native import (
     sched_yield,
     store_release,
 )
+from gpushmem.native.structs import offset, struct, view
+from gpushmem.simt.base import embedding
+from gpushmem.simt.base.layout import LAUNCH, POOL
 from gpushmem.simt.run.scheduler import NO_MEMORY
 
 __all__ = [
@@ -67,12 +68,8 @@ NAME_BYTES, SHOWN = 120, 40  # of a kernel's name: in a LAUNCH, for the embedder
 FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYONE = 202, 128, 129, 2**31 - 1  # x86-64; private futexes
 
 
-def _struct(*fields: Any) -> np.dtype[Any]:
-    return np.dtype(list(fields), align=True)
-
-
 # What all runs of a process have in common.
-COMMON = _struct(
+COMMON = struct(
     ("lock", "i8"),
     ("latest", "i8"),  # RUN that has begun last, of those that have not ended
     ("told", "i8"),  # where the address is at which the embedder wants its name, or 0
@@ -89,8 +86,8 @@ COMMON = _struct(
     ("block_ended", "i8"),  # for LAUNCHes, and the embedder's own word
     ("own", "i8"),
 )
-KEPT = _struct(("next", "i8"), ("pool", POOL))
-RUN = _struct(
+KEPT = struct(("next", "i8"), ("pool", POOL))
+RUN = struct(
     # A launch that runs.
     ("common", "i8"),
     ("number", "i8"),  # of the run; counts those in this place
@@ -101,7 +98,7 @@ RUN = _struct(
     ("stream", "i8"),  # number of its queue, from 1; 0: it is in none
     ("launch", LAUNCH),
 )
-ITEM = _struct(
+ITEM = struct(
     ("next", "i8"),
     ("kind", "i8"),
     # Address of a list of (LAUNCH, arguments), or of (destination, source); the awaited QUEUE.
@@ -110,7 +107,7 @@ ITEM = _struct(
     ("own", "i8", 2),  # a list of one launch
     ("keep", "i8"),  # object of Python's that it needs until it is done
 )
-QUEUE = _struct(
+QUEUE = struct(
     ("last", "i8"),  # ITEM, put last
     ("put", "i8"),  # how many have been put
     ("oldest", "i8"),  # ITEM, of those whose memory has not been given back

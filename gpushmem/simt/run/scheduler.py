@@ -21,13 +21,11 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.simt.base import fiber as fibers
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, FRAME_ALIGN, LAUNCH, offset
-from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import (
-    c_function,
+from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.lock import lock, unlock
+from gpushmem.native.memory import (
     call_address,
     libc_free,
     load_acquire,
@@ -38,6 +36,9 @@ from gpushmem.simt.base.native import (
     ticks,
     usleep,
 )
+from gpushmem.native.structs import offset
+from gpushmem.simt.base import fiber as fibers
+from gpushmem.simt.base.layout import BLOCK, FRAME_ALIGN, LAUNCH
 from gpushmem.simt.run.exchange import (
     CANCEL,
     FAILED,

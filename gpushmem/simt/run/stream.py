@@ -22,7 +22,7 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.simt.base.parking import TURN, Parked, block_signals
+from gpushmem.parking import TURN, Parked, block_signals
 from gpushmem.simt.run.kernel import Place, Running, run_hooks, running
 from gpushmem.simt.run.queue import (
     AT,

@@ -7,22 +7,12 @@ from __future__ import annotations
 
 from numba import types
 
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import (
-    BLOCK,
-    FIBER,
-    GROUP,
-    LAUNCH,
-    POOL,
-    SPREAD,
-    THREAD,
-    WARP,
-    offset,
-    view,
-)  # fmt: skip
-from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import mmap, mprotect, store_release
+from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.native.internal import internal
+from gpushmem.native.lock import lock, unlock
+from gpushmem.native.memory import mmap, mprotect, store_release
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, POOL, SPREAD, THREAD, WARP
 
 __all__ = [
     "ALL", "EVERYONE", "FIBER_SLOT_BYTES", "GUARDED", "LOCK", "NO_MEMORY", "RING", "THREAD_OF",

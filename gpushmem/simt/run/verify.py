@@ -8,7 +8,7 @@ itself, sees who writes the first element that does.
 
 Verified are launches that have the arrays of their arguments to themselves: not those whose kernel
 calls operations of PEs, names arrays of this process, polls memory, or gets memory that others may
-write to meanwhile (`shared`). Threads that race may differ with each run, too.
+write to meanwhile (`sharers`). Threads that race may differ with each run, too.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from numba.cuda.np import numpy_support
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.errors import KernelError
+from gpushmem.native.memory import set_word, word_at
+from gpushmem.native.structs import view
 from gpushmem.simt.base import printing
-from gpushmem.simt.base.layout import LAUNCH, THREAD, view
-from gpushmem.simt.base.native import set_word, word_at
+from gpushmem.simt.base.layout import LAUNCH, THREAD
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.kept import kept
 from gpushmem.simt.compiler.primitives import launch_word, site_word, thread_word
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.run.kernel import Form, Kernel, Running, text_at
 
-__all__ = ["Verified", "counts", "shared", "verifiable"]
+__all__ = ["Verified", "counts", "sharers", "verifiable"]
 
 # Each says whether somebody else may write to the bytes from one address to another.
-shared: list[Callable[[int, int], bool]] = []
+sharers: list[Callable[[int, int], bool]] = []
 counts = {"verified": 0, "passed over": 0}  # launches of kernels that could be verified
 OPTIONS = ("debug", "fastmath", "forceinline")
 _one_at_a_time = threading.RLock()
@@ -252,7 +253,7 @@ class _Memory:
 
     def is_shared(self) -> bool:
         """Whether somebody else may write to it."""
-        return any(test(a.start, a.end) for a in self.arrays for test in shared)
+        return any(test(a.start, a.end) for a in self.arrays for test in sharers)
 
     def copies(self) -> Copies:
         """All elements, as they are now."""

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset
+from gpushmem.native.structs import offset
+from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH
 from gpushmem.simt.compiler.groups import MEETING
 from gpushmem.simt.run.kernel import Run, running
 from gpushmem.simt.run.lockstep import IN_STEP

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gpushmem.simt.run.kernel import Running
+if TYPE_CHECKING:
+    from gpushmem.simt.run.kernel import Running
 
-__all__ = ["Witness", "Work", "present", "provide"]
+__all__ = ["Witness", "Work", "present", "witnessed_by"]
 
 
 class Work(NamedTuple):
@@ -51,7 +52,7 @@ class Witness(Protocol):
 _provided: list[Callable[[], Witness | None]] = []
 
 
-def provide(witness: Callable[[], Witness | None] | None) -> None:
+def witnessed_by(witness: Callable[[], Witness | None] | None) -> None:
     """Let `witness()` say who sees what is queued from now on; None: nobody does."""
     _provided[:] = [] if witness is None else [witness]
 

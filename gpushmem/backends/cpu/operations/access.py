@@ -26,17 +26,14 @@ from gpushmem.errors import (
     SymmetryError,
     TeamError,
 )
+from gpushmem.native.memory import copy_bytes, full_fence, intrinsic, load_acquire, stream_line
+from gpushmem.native.structs import view
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.ops.row import BLOCK, THREAD, WARP
-from gpushmem.simt.base.layout import THREAD as THREAD_RECORD
-from gpushmem.simt.base.layout import view
-from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, stream_line
-from gpushmem.simt.compiler.groups import APART, LEFT, UNLIKE
-from gpushmem.simt.compiler.kept import outlined
-from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
-from gpushmem.simt.compiler.target import device, inlined
-from gpushmem.simt.run.kernel import KernelFailure
-from gpushmem.simt.run.scheduler import OWED
+from gpushmem.simt.functions import device, inlined, outlined
+from gpushmem.simt.launch import APART, LEFT, OWED, UNLIKE, KernelFailure
+from gpushmem.simt.layout import THREAD as THREAD_RECORD
+from gpushmem.simt.thread import fail_if, thread_word, user_word
 
 as_world, as_thread = view(WORLD), view(THREAD_RECORD)
 LANES_OF = {THREAD: 1, WARP: 32, BLOCK: 1024}  # threads of a scope, at most

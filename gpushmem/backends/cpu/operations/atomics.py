@@ -22,9 +22,10 @@ from gpushmem.backends.cpu.operations.access import (
     itemsize_of,
     remote_element,
 )
+from gpushmem.native.c_function import c_function
+from gpushmem.native.memory import intrinsic
 from gpushmem.ops import OPS, Op
-from gpushmem.simt.base.native import c_function, intrinsic
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.functions import device
 
 __all__ = ["BODIES", "host"]
 

@@ -26,11 +26,11 @@ from threadpoolctl import ThreadpoolController
 
 from gpushmem.backends.code import contiguous
 from gpushmem.backends.cpu.operations.access import BAD_SHAPES, NO_MEMORY, NOT_BY_ROWS, itemsize_of
-from gpushmem.simt.base.externals import suppliers
-from gpushmem.simt.base.native import intrinsic, libc_free, malloc
-from gpushmem.simt.compiler.primitives import fail_if
-from gpushmem.simt.compiler.target import call_device, device
-from gpushmem.simt.run import cores
+from gpushmem.native.memory import intrinsic, libc_free, malloc
+from gpushmem.simt.embed import suppliers
+from gpushmem.simt.functions import call_device, device
+from gpushmem.simt.launch import usable_cores
+from gpushmem.simt.thread import fail_if
 
 __all__ = ["gemm"]
 
@@ -51,7 +51,7 @@ def _address(name: str) -> int:
                 address = ctypes.cast(library.dynlib[function], ctypes.c_void_p).value or address
                 break
     if library is not None and "OPENBLAS_NUM_THREADS" not in os.environ:
-        library.set_num_threads(cores.threads())
+        library.set_num_threads(usable_cores())
     return address
 
 

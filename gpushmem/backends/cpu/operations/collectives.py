@@ -52,9 +52,9 @@ from gpushmem.backends.cpu.sync.world import TEAM
 from gpushmem.backends.reductions import COMBINE
 from gpushmem.diagnosis.account import MEMBER
 from gpushmem.job.board import PE
-from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
-from gpushmem.simt.compiler.kept import outlined
-from gpushmem.simt.compiler.primitives import (
+from gpushmem.native.memory import copy_bytes, full_fence, intrinsic, load_acquire, store_release
+from gpushmem.simt.functions import device, outlined
+from gpushmem.simt.thread import (
     LOOKS,
     alone,
     begin_wait,
@@ -65,7 +65,6 @@ from gpushmem.simt.compiler.primitives import (
     text_word,
     user_word,
 )
-from gpushmem.simt.compiler.target import device
 
 __all__ = ["BODIES", "REDUCING", "TEAM_BYTES", "team_at"]
 

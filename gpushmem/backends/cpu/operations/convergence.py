@@ -15,10 +15,10 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import OPS
 from gpushmem.ops.row import BLOCK
-from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.primitives import unpacked
+from gpushmem.simt.thread import unpacked
 
 __all__ = ["apart", "digest_of", "given", "left", "not_now", "twice", "unlike", "words_of"]
 

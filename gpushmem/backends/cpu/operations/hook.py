@@ -18,17 +18,17 @@ from gpushmem.backends.cpu.operations import nodes
 from gpushmem.backends.cpu.operations.access import as_world, reach
 from gpushmem.diagnosis import recording
 from gpushmem.errors import ShmemError
+from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
-from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.observer import compiled_with, current, observe
-from gpushmem.simt.compiler.primitives import user_word
-from gpushmem.simt.compiler.target import call_device, device, made_of
+from gpushmem.simt.functions import call_device, device, made_of
+from gpushmem.simt.observe import compiled_with, current, observe
+from gpushmem.simt.thread import user_word
 
 __all__ = [
     "OBSERVERS", "Call", "Observer", "generate", "generate_after", "group_called",
-    "group_calls", "is_event", "is_followed", "is_observed", "is_separated", "observed",
-    "observers_of", "refuse_change", "separate", "take_over", "trace", "watch",
+    "group_calls", "is_event", "is_followed", "is_observed", "is_separated", "is_traced",
+    "observed", "observers_of", "refuse_change", "separate", "take_over", "trace", "watch",
 ]  # fmt: skip
 
 
@@ -142,6 +142,7 @@ class Observer(NamedTuple):
     after: Callable[[Call, ir.Value, int, ir.Value], None] | None = None
     group_calls: Any = None
     group_called: Callable[[Op], Any] | None = None
+    name: str = ""  # kernels that are observed have it in their key
 
 
 OBSERVERS = [Observer(recording.wants, recording.generate)]
@@ -220,6 +221,11 @@ def group_called(op: Op) -> Any:
 
 
 SEPARATOR = Observer(nodes.wants, nodes.generate)
+
+
+def is_traced() -> bool:
+    """Whether kernels are compiled for a trace."""
+    return any(observer.name == "trace" for observer in OBSERVERS)
 
 
 def is_event(op: Op) -> bool:

@@ -19,7 +19,7 @@ from gpushmem.backends.cpu.operations.access import (
 )
 from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team, pe_of
-from gpushmem.simt.base.native import intrinsic
+from gpushmem.native.memory import intrinsic
 
 __all__ = ["multicast_array"]
 

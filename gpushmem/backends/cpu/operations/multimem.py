@@ -18,10 +18,10 @@ from gpushmem.backends.cpu.operations.access import (
 from gpushmem.backends.cpu.operations.collectives import on_member, team_at
 from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.backends.reductions import COMBINE, widened
+from gpushmem.native.memory import intrinsic
 from gpushmem.ops.roles import SwitchReduction
-from gpushmem.simt.base.native import intrinsic
-from gpushmem.simt.compiler.primitives import fail_if, user_word
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.functions import device
+from gpushmem.simt.thread import fail_if, user_word
 
 __all__ = ["REDUCING", "reducing"]
 

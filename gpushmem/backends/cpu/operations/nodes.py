@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.backends.cpu.operations.access import (
     FAR,
     FAR_TEAM,
@@ -29,16 +30,15 @@ from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team, pe_of
 from gpushmem.backends.cpu.sync.ranges import Ranges, held
 from gpushmem.backends.cpu.sync.world import World
+from gpushmem.native.memory import i64
+from gpushmem.native.structs import view
 from gpushmem.ops import Op
 from gpushmem.ops.roles import Target
 from gpushmem.ops.row import BLOCK, WARP
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import THREAD, view
-from gpushmem.simt.base.native import i64
-from gpushmem.simt.compiler.kept import KeptDispatcher, kept
-from gpushmem.simt.compiler.observer import Observer
-from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.functions import KeptDispatcher, device, kept
+from gpushmem.simt.layout import THREAD
+from gpushmem.simt.observe import Observer
+from gpushmem.simt.thread import fail_if, thread_word, user_word
 from gpushmem.size import span
 
 __all__ = ["Registered", "generate", "guarded", "near_address", "wants"]

@@ -14,11 +14,12 @@ from gpushmem.backends.cpu.operations.collectives import TEAM_BYTES, team_at
 from gpushmem.backends.cpu.operations.smem import check_has_all
 from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.backends.cpu.sync.world import TEAM
+from gpushmem.native.memory import compare_swap_word, store_release
+from gpushmem.native.structs import offset, view
 from gpushmem.ops.row import BLOCK, Op
-from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
-from gpushmem.simt.base.native import compare_swap_word, store_release
-from gpushmem.simt.compiler.kept import outlined
-from gpushmem.simt.compiler.primitives import (
+from gpushmem.simt.functions import device, outlined
+from gpushmem.simt.layout import FIBER, LAUNCH
+from gpushmem.simt.thread import (
     alone,
     block_of,
     fail_with,
@@ -30,7 +31,6 @@ from gpushmem.simt.compiler.primitives import (
     thread_of,
     user_word,
 )
-from gpushmem.simt.compiler.target import device
 
 __all__ = ["one_at_a_time"]
 

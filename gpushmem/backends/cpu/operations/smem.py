@@ -18,10 +18,11 @@ from gpushmem.backends.cpu.operations.access import (
     itemsize_of,
     size_of,
 )
+from gpushmem.native.structs import view
 from gpushmem.ops import SMEM_BARRIERS_ONLY, SMEM_BYTES
-from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, view
-from gpushmem.simt.compiler.primitives import fail_if, fiber_word, launch_word, site_word
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.functions import device
+from gpushmem.simt.layout import BLOCK, FIBER, LAUNCH
+from gpushmem.simt.thread import fail_if, fiber_word, launch_word, site_word
 
 __all__ = ["BODIES", "check_has_all", "give", "take_back"]
 

@@ -9,11 +9,10 @@ from numba import types
 
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.cpu.operations.access import LANES_OF, leads
-from gpushmem.backends.cpu.operations.hook import trace
+from gpushmem.backends.cpu.operations.hook import is_traced, trace
+from gpushmem.native.memory import i64, intrinsic, ticks
 from gpushmem.ops import Op
-from gpushmem.simt.base.native import i64, intrinsic, ticks
-from gpushmem.simt.compiler import observer
-from gpushmem.simt.compiler.target import call_device, device
+from gpushmem.simt.functions import call_device, device
 from gpushmem.trace.recording import append, closed
 from gpushmem.trace.ring import NO_PE, RANGE
 
@@ -32,11 +31,6 @@ def start(name, lanes):
 def end(number):
     if number > 0:
         closed(trace(), number - 1)
-
-
-def is_traced() -> bool:
-    """Whether kernels are compiled for a trace."""
-    return "trace" in observer.name().split("+")
 
 
 def _start(op: Op) -> Any:

@@ -8,9 +8,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import view
-from gpushmem.simt.base.native import copy_bytes, i64, intrinsic
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import copy_bytes, i64, intrinsic
+from gpushmem.native.structs import view
 
 __all__ = [
     "ADD", "AND", "COMPARE", "FETCH", "FLOAT_ADD", "NOTHING", "OR", "SET", "XOR", "copy_piece",

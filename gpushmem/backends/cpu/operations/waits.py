@@ -24,9 +24,10 @@ from gpushmem.backends.cpu.operations.access import (
     nothing,
     size_of,
 )
+from gpushmem.native.memory import intrinsic, monotonic_ns
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, OPS
-from gpushmem.simt.base.native import intrinsic, monotonic_ns
-from gpushmem.simt.compiler.primitives import (
+from gpushmem.simt.functions import device
+from gpushmem.simt.thread import (
     LOOKS,
     alone,
     begin_wait,
@@ -39,7 +40,6 @@ from gpushmem.simt.compiler.primitives import (
     text_word,
     user_word,
 )
-from gpushmem.simt.compiler.target import device
 
 __all__ = [
     "BODIES",

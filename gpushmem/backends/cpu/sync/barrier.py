@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from gpushmem.backends.cpu.sync.world import LINE, LINE_OF, TEAM
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.layout import offset, view
-from gpushmem.simt.base.native import load_acquire, store_release
-from gpushmem.simt.compiler.target import bind, device
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import load_acquire, store_release
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.embed import bind
+from gpushmem.simt.functions import device
 
 __all__ = [
     "arrived", "as_line", "as_number", "as_team", "box", "box_at", "line", "pe_of", "post",

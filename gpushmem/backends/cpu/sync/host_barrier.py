@@ -24,18 +24,12 @@ from gpushmem.backends.cpu.sync.world import CROWDED, LINE_OF, TEAM, World
 from gpushmem.diagnosis.account import Waiting
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.job.pes import compact
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import load_acquire, monotonic_ns, sched_yield, store_release, usleep
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.ops.roles import REDUCTIONS
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.native import (
-    c_function,
-    load_acquire,
-    monotonic_ns,
-    sched_yield,
-    store_release,
-    usleep,
-)
-from gpushmem.simt.base.parking import Parked
+from gpushmem.parking import Parked
 
 __all__ = [
     "ALIKE",

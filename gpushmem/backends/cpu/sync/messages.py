@@ -25,15 +25,9 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.sync.host_barrier import ASLEEP, SLEEPS, Meeting, rest
 from gpushmem.backends.cpu.sync.world import CROWDED, HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.native import (
-    c_function,
-    copy_bytes,
-    load_acquire,
-    set_word,
-    store_release,
-    word_at,
-)
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import copy_bytes, load_acquire, set_word, store_release, word_at
 
 __all__ = ["ANY", "Letter", "Mail"]
 

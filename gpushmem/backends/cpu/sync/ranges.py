@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.simt.base.native import load_acquire
+from gpushmem.native.memory import load_acquire
 
 __all__ = ["Ranges", "held"]
 

@@ -28,9 +28,9 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.errors import ShmemError
 from gpushmem.job.job import Job
 from gpushmem.job.limits import within_limits
+from gpushmem.native.structs import new, offset
 from gpushmem.ops import QP_DEFAULT
 from gpushmem.ops.team import teams_in
-from gpushmem.simt.base.layout import new, offset
 from gpushmem.size import span
 
 __all__ = ["HALF_BYTES", "LINE", "LINE_OF", "RING_BYTES", "TEAM", "WORLD", "World"]

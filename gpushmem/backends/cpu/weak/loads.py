@@ -35,14 +35,14 @@ from gpushmem.backends.cpu.weak.pending import (
     ask,
 )
 from gpushmem.backends.cpu.weak.seen import acquire, forget, may_be_old, remembered
+from gpushmem.native.memory import copy_bytes, monotonic_ns
+from gpushmem.native.structs import view
 from gpushmem.ops import Op
 from gpushmem.ops.row import READS
-from gpushmem.simt.base.layout import LAUNCH, view
-from gpushmem.simt.base.native import copy_bytes, monotonic_ns
-from gpushmem.simt.compiler.kept import kept
-from gpushmem.simt.compiler.observer import ATOMIC, RELAXED, STORE, Observer
-from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.functions import device, kept
+from gpushmem.simt.layout import LAUNCH
+from gpushmem.simt.observe import ATOMIC, RELAXED, STORE, Observer
+from gpushmem.simt.thread import alone, fiber_word, launch_word, pause
 
 __all__ = ["INSIDE", "OBSERVER", "OPERATIONS", "acquires"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem import parking
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.seeds import number_of, order_of
@@ -25,9 +26,8 @@ from gpushmem.backends.cpu.weak.pending import (
     functions,
 )
 from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
-from gpushmem.simt.base import parking
-from gpushmem.simt.base.layout import new
-from gpushmem.simt.run.kernel import Running
+from gpushmem.native.structs import new
+from gpushmem.simt.launch import Running
 
 __all__ = ["WeakMemory", "weaken_kernels"]
 

@@ -48,12 +48,13 @@ from gpushmem.backends.cpu.weak.pending import (
     ask,
 )
 from gpushmem.backends.cpu.weak.seen import as_seen, copy_as_seen, forget
+from gpushmem.native.memory import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
+from gpushmem.native.structs import view
 from gpushmem.ops import QP_DEFAULT, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
-from gpushmem.simt.base.layout import FIBER, GROUP, LAUNCH, view
-from gpushmem.simt.base.native import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
-from gpushmem.simt.compiler.kept import kept
-from gpushmem.simt.compiler.primitives import (
+from gpushmem.simt.functions import device, kept
+from gpushmem.simt.layout import FIBER, GROUP, LAUNCH
+from gpushmem.simt.thread import (
     begin_wait,
     end_wait,
     fail_if,
@@ -63,7 +64,6 @@ from gpushmem.simt.compiler.primitives import (
     text_word,
     user_word,
 )
-from gpushmem.simt.compiler.target import device
 
 __all__ = [
     "ANY", "BODIES", "ROLLED", "body_of", "by_any_thread", "commit", "force", "record", "released",

@@ -35,17 +35,15 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.backends.cpu.operations.updates import NOTHING, copy_piece, update_word
 from gpushmem.backends.cpu.sync.world import WORLD
 from gpushmem.job.board import PE
-from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP, offset, view
-from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import (
+from gpushmem.native.c_function import c_function
+from gpushmem.native.internal import internal
+from gpushmem.native.lock import lock, unlock
+from gpushmem.native.memory import (
     atomic_add_word,
-    c_function,
     copy_bytes,
     full_fence,
     i64,
@@ -55,6 +53,9 @@ from gpushmem.simt.base.native import (
     malloc,
     monotonic_ns,
 )
+from gpushmem.native.structs import offset, view
+from gpushmem.ops import QP_ANY, QP_DEFAULT
+from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP
 
 __all__ = [
     "PENDING", "WEAK", "as_pending", "as_weak", "ask", "functions",

@@ -14,11 +14,11 @@ import numpy as np
 
 from gpushmem.backends.cpu.operations.access import copy_one
 from gpushmem.backends.cpu.weak.pending import LINE, as_line
-from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
-from gpushmem.simt.base.native import copy_bytes
-from gpushmem.simt.compiler.kept import kept
-from gpushmem.simt.compiler.primitives import fiber_word, launch_word
-from gpushmem.simt.compiler.target import device
+from gpushmem.native.memory import copy_bytes
+from gpushmem.native.structs import offset, view
+from gpushmem.simt.functions import device, kept
+from gpushmem.simt.layout import BLOCK, FIBER, LAUNCH
+from gpushmem.simt.thread import fiber_word, launch_word
 
 __all__ = ["LINES", "acquire", "as_seen", "copy_as_seen", "forget", "may_be_old", "remembered"]
 

@@ -14,7 +14,7 @@ from numba.cuda import types
 from gpushmem.compat.lowering import address, pointed, pointer
 from gpushmem.compat.nvshmem.bindings import Qp_handle_index
 from gpushmem.ops import OPS, QP_ANY
-from gpushmem.simt.compiler.target import inlined
+from gpushmem.simt.functions import inlined
 
 Body = Callable[..., Any]
 words, numbers = pointed(types.uint64), pointed(types.int32)

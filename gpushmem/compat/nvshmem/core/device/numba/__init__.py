@@ -17,7 +17,7 @@ from gpushmem.compat.lowering import bound, first, fitted, name
 from gpushmem.compat.nvshmem import bindings
 from gpushmem.compat.nvshmem.bindings.device.numba import SCOPES, bodies
 from gpushmem.ops import OPS
-from gpushmem.simt.compiler.target import inlined
+from gpushmem.simt.functions import inlined
 
 SmemAmount = bindings.Smem_amount
 __all__ = ["SmemAmount"]

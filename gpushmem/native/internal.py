@@ -1,4 +1,4 @@
-"""C functions of the engine, compiled as one piece each.
+"""Functions that C functions call, compiled as one piece each.
 
 Numba turns every function into machine code of its own, with wrappers for Python and for C, and
 optimises it together with all that it calls: a function ten calls deep is optimised ten times. Here

@@ -1,9 +1,9 @@
-"""A lock that is a word in memory, 0 while nobody has it. For C functions of the engine's kind."""
+"""A lock that is a word in memory, 0 while nobody has it. For C functions."""
 
 from __future__ import annotations
 
-from gpushmem.simt.base.c_code import internal
-from gpushmem.simt.base.native import compare_swap_word, sched_yield, store_release
+from gpushmem.native.internal import internal
+from gpushmem.native.memory import compare_swap_word, sched_yield, store_release
 
 __all__ = ["lock", "unlock"]
 

@@ -1,4 +1,4 @@
-"""The Python threads that wait for the engine, to find out whether anything can make progress.
+"""The Python threads that wait, to find out whether anything can make progress.
 
 A thread that waits is *parked*: it records what it waits for, and how to test for it. If `moves`
 is unchanged between two looks, the same threads have been parked all the time. A signal handler or

@@ -1,0 +1,13 @@
+"""How an embedder writes what kernels call.
+
+A `device` function is compiled into its callers, `inlined` ones by Numba's own means; an
+`outlined` one once for each of them; a `kept` one once for all, in the store. `call_device` calls
+one from code that is generated.
+"""
+
+from gpushmem.simt.compiler.kept import ITSELF, KeptDispatcher, kept, outlined
+from gpushmem.simt.compiler.target import call_device, device, inlined, made_of
+
+__all__ = [
+    "ITSELF", "KeptDispatcher", "call_device", "device", "inlined", "kept", "made_of", "outlined",
+]  # fmt: skip
