@@ -19,7 +19,7 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.hostcalls import ask_smem, copy_strided, not_symmetric
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import ArgumentError, Deadlock
-from gpushmem.ops import SIGNAL_SET
+from gpushmem.ops import OPS, SIGNAL_SET
 from gpushmem.ops.constants import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, COMPARISONS
 from gpushmem.size import span
 
@@ -266,6 +266,10 @@ def signal_wait_until(here: Here, signal: Any, timeout_ns: int | None, **given: 
 # --- order, meetings, collectives: there is no other PE
 
 
+def _of_teams(name: str, here: Here, **given: Any) -> Any:
+    return getattr(here.teams, name)(**given)
+
+
 def _nothing(here: Here, team: int = 0) -> None:
     """Nothing to do: everything is complete and in order."""
 
@@ -315,11 +319,5 @@ OPERATIONS: dict[str, Operation] = {
     "signal_wait_until": signal_wait_until, **_waits(),
     **dict.fromkeys(ORDERING, _nothing),
     **dict.fromkeys(COPYING, _collect),
-    "team_my_pe": lambda here, team: here.teams.my_pe(team),
-    "team_n_pes": lambda here, team: here.teams.n_pes(team),
-    "team_translate_pe": lambda here, **given: here.teams.translate_pe(**given),
-    "team_split_strided": lambda here, **given: here.teams.split_strided(**given),
-    "team_split_2d": lambda here, **given: here.teams.split_2d(**given),
-    "team_init": lambda here, pes: here.teams.init(pes),
-    "team_destroy": lambda here, team: here.teams.destroy(team),
+    **{name: partial(_of_teams, name) for name in OPS if name.startswith("team_")},
 }  # fmt: skip
