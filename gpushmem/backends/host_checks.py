@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpushmem.backends.faults import (
+    BAD_COMPARISON,
+    BAD_ROOT,
+    BAD_SIGNAL_OP,
+    EMPTY,
+    NO_ROOM,
+    NOT_DIVISIBLE,
+    error_of,
+)
 from gpushmem.backends.hostcalls import check_contiguous, check_copy, check_pe, check_strided
-from gpushmem.errors import ArgumentError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op, roles
 
 __all__ = ["check"]
@@ -34,20 +42,15 @@ def check(
         check_pe(op.name, given[name], n_pes)
     for name in op.named(roles.Comparison):
         if given[name] not in COMPARISONS:
-            raise ArgumentError(
-                f"{op.name}: there is no comparison {given[name]}: use CMP_EQ, NE, GT, LE, LT or GE"
-            )
+            raise error_of(BAD_COMPARISON, op.name, given[name])
     for name in op.named(roles.SignalOp):
         if given[name] not in (SIGNAL_SET, SIGNAL_ADD):
-            raise ArgumentError(
-                f"{op.name}: there is no signal operation {given[name]}: use SIGNAL_SET or "
-                "SIGNAL_ADD"
-            )
+            raise error_of(BAD_SIGNAL_OP, op.name, given[name])
     for name, role in op.arrays.items():
         if role.symmetric:
             symmetric(op.name, given[name])
         if role.first and not given[name].size:
-            raise ArgumentError(f"{op.name}: the array has no element 0: it is empty")
+            raise error_of(EMPTY, op.name)
     for name in op.named(roles.Remote) + op.named(roles.Views):
         check_contiguous(op.name, "the remote array", _layout(given[name]))
     collective = op.facts.meets and bool(op.arrays)
@@ -82,15 +85,9 @@ def _check_parts(op: Op, given: Given, n: int) -> None:
     """Raise if `src` has no equal parts, or `dst` is too small; `n` is the size of the team."""
     name, dst, src = op.base, given["dst"], given["src"]
     if name == "broadcast" and not 0 <= given["root"] < n:
-        raise ArgumentError(
-            f"broadcast: there is no PE {given['root']} in the team to be the root: its PEs are 0 "
-            f"to {n - 1}"
-        )
+        raise error_of(BAD_ROOT, name, given["root"], n - 1)
     if name in ("alltoall", "reducescatter") and src.size % n:
-        raise ArgumentError(
-            f"{name}: src has {src.size} elements, which are not {n} equal parts, one for each PE "
-            "of the team"
-        )
+        raise error_of(NOT_DIVISIBLE, name, src.size, n)
     needed = {"fcollect": n * src.size, "reducescatter": src.size // n}.get(name, src.size)
     if dst.size < needed:
-        raise ArgumentError(f"{name}: dst has {dst.size} elements, and needs {needed}")
+        raise error_of(NO_ROOM, name, dst.size, needed)

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.faults import EMPTY, TOO_SHORT, UNALIGNED, error_of
 from gpushmem.backends.hostcalls import ask_smem, copy_strided, not_symmetric
 from gpushmem.backends.null.teams import Teams
-from gpushmem.errors import ArgumentError, Deadlock
+from gpushmem.errors import Deadlock
 from gpushmem.ops import OPS, SIGNAL_SET
 from gpushmem.ops.constants import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, COMPARISONS
 from gpushmem.size import span
@@ -57,13 +58,10 @@ class Here:
 def word(name: str, array: Array) -> Array:
     """Element 0, as an array, which must be aligned to its size."""
     if not array.size:
-        raise ArgumentError(f"{name}: the array has no element 0: it is empty")
+        raise error_of(EMPTY, name)
     first = _first(array)
     if not first.flags.aligned:
-        raise ArgumentError(
-            f"{name}: the element at {address_of(first):#x} is not aligned to its "
-            f"{first.itemsize} bytes; atomic operations, signals and waits need that"
-        )
+        raise error_of(UNALIGNED, name, address_of(first), first.itemsize)
     return first
 
 
@@ -188,10 +186,7 @@ class Candidates:
         self.name, self.cmp, self.indices, n = name, cmp, indices, self.flat.size
         lengths = [x.size for x in (status, indices, value) if isinstance(x, np.ndarray)]
         if min(lengths, default=n) < n:
-            raise ArgumentError(
-                f"{name}: {n} elements are to be compared, but status, indices or value has "
-                f"{min(lengths)} elements"
-            )
+            raise error_of(TOO_SHORT, name, n, min(lengths))
         several = isinstance(value, np.ndarray)
         self.value = value.reshape(-1)[:n].astype(ivars.dtype) if several else value
         self.counts = np.ones(n, bool) if status is None else status.reshape(-1)[:n] == 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpushmem.backends.cpu.operations.access import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
 from gpushmem.backends.cpu.operations.updates import (
     ADD,
     AND,
@@ -27,6 +26,7 @@ from gpushmem.backends.cpu.operations.updates import (
 )  # fmt: skip
 from gpushmem.backends.cpu.sync.ranges import held
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
+from gpushmem.backends.faults import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
 from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import (

@@ -12,6 +12,16 @@ from numba import types
 
 from gpushmem.backends.cpu.operations import access, hook, smem
 from gpushmem.backends.cpu.operations.access import (
+    aligned,
+    as_world,
+    check_pe,
+    check_qp_of_operation,
+    check_qps,
+    remote,
+)
+from gpushmem.backends.cpu.operations.collectives import team_at
+from gpushmem.backends.cpu.sync.barrier import as_team
+from gpushmem.backends.faults import (
     BAD_AMOUNT,
     BAD_COMPARISON,
     BAD_ROOT,
@@ -23,15 +33,7 @@ from gpushmem.backends.cpu.operations.access import (
     SMALL_BLOCK,
     TOO_SHORT,
     TOO_SMALL,
-    aligned,
-    as_world,
-    check_pe,
-    check_qp_of_operation,
-    check_qps,
-    remote,
 )
-from gpushmem.backends.cpu.operations.collectives import team_at
-from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
 from gpushmem.ops.roles import (
     Amount,

@@ -15,13 +15,8 @@ import numpy as np
 from numba import from_dtype, types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.operations.access import (
-    UNALIGNED,
-    aligned,
-    error_of,
-    itemsize_of,
-    remote_element,
-)
+from gpushmem.backends.cpu.operations.access import aligned, itemsize_of, remote_element
+from gpushmem.backends.faults import UNALIGNED, error_of
 from gpushmem.ops import OPS, Op
 from gpushmem.simt.base.native import c_function, intrinsic
 from gpushmem.simt.compiler.target import device

@@ -14,13 +14,8 @@ import numpy as np
 from numba import types
 
 from gpushmem.backends.cpu.operations.access import (
-    FAR,
-    FAR_TEAM,
-    FEW,
-    UNREGISTERED,
     address_of,
     as_world,
-    error_of,
     itemsize_of,
     remote,
     size_of,
@@ -29,6 +24,7 @@ from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team, pe_of
 from gpushmem.backends.cpu.sync.ranges import Ranges, held
 from gpushmem.backends.cpu.sync.world import World
+from gpushmem.backends.faults import FAR, FAR_TEAM, FEW, UNREGISTERED, error_of
 from gpushmem.ops import Op
 from gpushmem.ops.roles import Target
 from gpushmem.ops.row import BLOCK, WARP
