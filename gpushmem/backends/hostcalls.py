@@ -16,6 +16,7 @@ import numpy as np
 from numba import cuda
 
 from gpushmem.backends.code import with_signature
+from gpushmem.backends.faults import BAD_AMOUNT, BAD_PE, BAD_STRIDE, OUTSIDE, error_of
 from gpushmem.errors import ArgumentError, BackendUnavailable, SymmetryError
 from gpushmem.ops import SMEM_BYTES, Op
 from gpushmem.ops.roles import Reduction
@@ -108,16 +109,10 @@ def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
     return number
 
 
-NO_AMOUNT = (
-    "there is no amount {0} of shared memory: use SMEM_RECOMMENDED, SMEM_MINIMUM or "
-    "SMEM_BARRIERS_ONLY"
-)
-
-
 def ask_smem(amount: int) -> int:
     """The host's `ask_smem`."""
     if not 0 <= amount < len(SMEM_BYTES):
-        raise ArgumentError(f"ask_smem: {NO_AMOUNT.format(amount)}")
+        raise error_of(BAD_AMOUNT, "ask_smem", amount)
     return SMEM_BYTES[amount]
 
 
@@ -127,7 +122,7 @@ def ask_smem(amount: int) -> int:
 def check_pe(name: str, pe: Any, n_pes: int) -> None:
     """Raise unless `pe` is the number of a PE."""
     if not hasattr(pe, "__index__") or not 0 <= pe < n_pes:
-        raise ArgumentError(f"{name}: there is no PE {pe!r}: PEs are 0 to {n_pes - 1}")
+        raise error_of(BAD_PE, name, repr(pe), n_pes - 1)
 
 
 def check_members(name: str, pes: list[int], my_pe: int, n_pes: int) -> None:
@@ -172,16 +167,11 @@ def check_strided(
     """Raise if a strided copy does not fit."""
     check_copy(name, dst, src, "", 0, 0)
     if min(dst_stride, src_stride) < 1 or nelems < 0:
-        raise ArgumentError(
-            f"{name}: strides must be 1 or more, not {dst_stride} and {src_stride}; a number of "
-            f"elements 0 or more, not {nelems}"
-        )
+        raise error_of(BAD_STRIDE, name, dst_stride, src_stride, nelems)
     for array, stride in ((dst, dst_stride), (src, src_stride)):
         reached = (nelems - 1) * stride + 1 if nelems else 0
         if reached > array.size:
-            raise ArgumentError(
-                f"{name}: element {reached - 1} is outside of an array of {array.size} elements"
-            )
+            raise error_of(OUTSIDE, name, reached - 1, array.size)
         if not array.flags.c_contiguous:
             raise ArgumentError(f"{name}: both arrays must be contiguous")
 

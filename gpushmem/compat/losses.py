@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.operations.access import CUT, as_world
+from gpushmem.backends.cpu.operations.access import as_world
+from gpushmem.backends.faults import CUT
 from gpushmem.native.memory import compare_swap_word, load_acquire, store_release
 from gpushmem.simt.functions import outlined
 from gpushmem.simt.thread import fail_if, site_word, user_word

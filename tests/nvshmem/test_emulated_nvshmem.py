@@ -188,28 +188,6 @@ def test_teams_in_two_dimensions():
 
 
 @job
-def atomics(nv, stream, me, n):
-    cell, seen = array(nv, [0], np.int64)
-    for _ in range(200):
-        nv.atomic_add(cell, 1, 0, dtype="int64")
-        nv.atomic_inc(cell, 0, dtype="int64")
-    nv.barrier_all(stream=stream)
-    assert nv.atomic_fetch(cell, 0, dtype="int64") == 400 * n
-    nv.barrier_all(stream=stream)
-    if me == 0:
-        assert nv.atomic_swap(cell, 12, 0, dtype="int64") == 400 * n
-        assert nv.atomic_compare_swap(cell, 11, 1, 0, dtype="int64") == 12
-        assert nv.atomic_fetch_or(cell, 3, 0, dtype="int64") == 12
-        assert seen[0] == 15
-        with pytest.raises(OverflowError):
-            nv.atomic_set(cell, 1 << 70, 0, dtype="int64")
-
-
-def test_atomics():
-    pes.run(2, atomics)
-
-
-@job
 def registered(nv, stream, me, n):
     from cuda.core import Device, VirtualMemoryResource, VirtualMemoryResourceOptions
 

@@ -23,11 +23,7 @@ from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.observers import observe_kernels
 from gpushmem.backends.cpu.operations import hook
-from gpushmem.backends.cpu.operations.access import (
-    ENDED,
-    NAMING,
-    explain,
-)
+from gpushmem.backends.cpu.operations.access import NAMING, explain
 from gpushmem.backends.cpu.operations.nodes import Registered
 from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.backends.cpu.sync.host_barrier import Meeting
@@ -35,6 +31,7 @@ from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.cpu.traced import tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
+from gpushmem.backends.faults import ENDED
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer, no_modules
 from gpushmem.backends.readers import Readers

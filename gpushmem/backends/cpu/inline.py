@@ -16,17 +16,12 @@ from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.operations import atomics
-from gpushmem.backends.cpu.operations.access import (
-    BAD_SIGNAL_OP,
-    EMPTY,
-    UNALIGNED,
-    copy_or_stream,
-    error_of,
-)
+from gpushmem.backends.cpu.operations.access import copy_or_stream
 from gpushmem.backends.cpu.operations.nodes import Registered
 from gpushmem.backends.cpu.sync.host_barrier import Meeting
 from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
+from gpushmem.backends.faults import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
 from gpushmem.backends.hostcalls import (
     ask_smem,
     check_contiguous,

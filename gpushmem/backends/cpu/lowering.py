@@ -31,8 +31,6 @@ from gpushmem.backends.cpu.operations import (
     waits,
 )
 from gpushmem.backends.cpu.operations.access import (
-    BAD_SIGNAL_OP,
-    TOO_SMALL,
     address_of,
     aligned,
     as_world,
@@ -66,6 +64,7 @@ from gpushmem.backends.cpu.operations.nodes import near_address
 from gpushmem.backends.cpu.operations.one_at_a_time import one_at_a_time
 from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.backends.cpu.weak import by_any_thread
+from gpushmem.backends.faults import BAD_SIGNAL_OP, TOO_SMALL
 from gpushmem.lines import is_users
 from gpushmem.native.memory import (
     atomic_add_word,

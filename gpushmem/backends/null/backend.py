@@ -14,7 +14,7 @@ import numpy as np
 
 from gpushmem.arguments import integer, shown
 from gpushmem.artifacts.shape import PRIORITIES
-from gpushmem.backends import pages
+from gpushmem.backends import host_checks, pages
 from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer, no_modules
@@ -185,6 +185,10 @@ class NullBackend:
             raise LookupError(
                 f"{op.base} has no host side: add it to OPERATIONS in backends/null/operations.py"
             )
+        if op.facts.meets and "team" in given:
+            self._here.teams.check(given["team"], op.name)
+        if op.arrays:
+            host_checks.check(op, given, 1, self._here.check, lambda team: 1)
         result = OPERATIONS[op.base](self._here, **given)
         return result if stream is None else None
 

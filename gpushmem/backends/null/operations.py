@@ -1,6 +1,6 @@
 """Host operations of a job of one PE, in NumPy: `OPERATIONS` has one for each row of the table.
 
-Arguments have been checked (`host_arguments.checked`). A remote array is the caller's own, a
+Arguments have been checked (`host_arguments`, `host_checks`). A remote array is the caller's own, a
 collective copies from `src` to `dst`, and a wait ends at once or by its timeout.
 """
 
@@ -16,18 +16,11 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.hostcalls import (
-    ask_smem,
-    check_contiguous,
-    check_pe,
-    copy_from,
-    copy_strided,
-    copy_to,
-    not_symmetric,
-)
+from gpushmem.backends.faults import EMPTY, TOO_SHORT, UNALIGNED, error_of
+from gpushmem.backends.hostcalls import ask_smem, copy_strided, not_symmetric
 from gpushmem.backends.null.teams import Teams
-from gpushmem.errors import ArgumentError, Deadlock
-from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET
+from gpushmem.errors import Deadlock
+from gpushmem.ops import OPS, SIGNAL_SET
 from gpushmem.ops.constants import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, COMPARISONS
 from gpushmem.size import span
 
@@ -56,140 +49,109 @@ class Here:
         low, high = span(self.heap)
         return (start - low, True) if low <= start and end <= high else None
 
-    def remote(self, name: str, array: Any, pe: int) -> Array:
-        """The elements of `array` on `pe`, which is this PE; or the error of the operation."""
-        check_pe(name, pe, 1)
+    def check(self, name: str, array: Any) -> None:
+        """Raise unless it is an array on the heap."""
         if not isinstance(array, np.ndarray) or not self.holds(array):
             raise not_symmetric(name, array)
-        check_contiguous(name, "the remote array", array)
-        return array.reshape(-1)
 
-    def element(self, name: str, array: Any, pe: int) -> Array:
-        """Element 0 of `array` on `pe`, as an array."""
-        check_pe(name, pe, 1)
-        if not isinstance(array, np.ndarray) or not self.holds(array):
-            raise not_symmetric(name, array)
-        if not array.size:
-            raise ArgumentError(f"{name}: the array has no element 0: it is empty")
-        first: Any = (..., *(slice(1),) * array.ndim)
-        return self.remote(name, array[first], pe)
 
-    def word(self, name: str, array: Any, pe: int = 0) -> Array:
-        """As `element`, which must be aligned to its size."""
-        first = self.element(name, array, pe)
-        if not first.flags.aligned:
-            raise ArgumentError(
-                f"{name}: the element at {address_of(first):#x} is not aligned to its "
-                f"{first.itemsize} bytes; atomic operations, signals and waits need that"
-            )
-        return first
+def word(name: str, array: Array) -> Array:
+    """Element 0, as an array, which must be aligned to its size."""
+    if not array.size:
+        raise error_of(EMPTY, name)
+    first = _first(array)
+    if not first.flags.aligned:
+        raise error_of(UNALIGNED, name, address_of(first), first.itemsize)
+    return first
+
+
+def _first(array: Array) -> Array:
+    """Element 0, as an array."""
+    index: Any = (..., *(slice(1),) * array.ndim)
+    return array[index].reshape(-1)
 
 
 # --- copies
 
 
-def put(here: Here, dst: Any, src: Any, pe: int, name: str = "put") -> None:
-    copy_to(name, here.remote(name, dst, pe), src)
+def put(here: Here, dst: Any, src: Any, pe: int) -> None:
+    dst.reshape(-1)[: src.size] = src.reshape(-1)
 
 
 def get(here: Here, dst: Any, src: Any, pe: int) -> None:
-    copy_from("get", dst, here.remote("get", src, pe))
+    dst.reshape(-1)[:] = src.reshape(-1)[: dst.size]
 
 
-def iput(here: Here, dst: Any, src: Any, pe: int, **counts: int) -> None:
-    copy_strided("iput", here.remote("iput", dst, pe), src, **counts)
-
-
-def iget(here: Here, dst: Any, src: Any, pe: int, **counts: int) -> None:
-    copy_strided("iget", dst, here.remote("iget", src, pe), **counts)
+def strided(here: Here, dst: Any, src: Any, pe: int = 0, team: int = 0, **counts: int) -> None:
+    copy_strided("", dst, src, **counts)
 
 
 def p(here: Here, dst: Any, value: Any, pe: int) -> None:
-    here.element("p", dst, pe)[0] = value
+    _first(dst)[0] = value
 
 
 def g(here: Here, src: Any, pe: int) -> Any:
-    return here.element("g", src, pe)[0]
+    return _first(src)[0]
 
 
-def peer_array(here: Here, array: Any, pe: int, name: str = "peer_array") -> Array:
-    here.remote(name, array, pe)
+def peer_array(here: Here, array: Any, pe: int) -> Array:
     own: Array = array
     return own
 
 
 def multicast_array(here: Here, array: Any, team: int) -> list[Array]:
     here.teams.check(team)
-    return [peer_array(here, array, 0, "multicast_array")]
+    return [array]
 
 
 # --- atomics
 
-INTEGERS = ("int32", "int64", "uint32", "uint64")
-NUMBERS = (*INTEGERS, "float32", "float64")
 Change = Callable[[Any, Any], Any]
-# Operation -> the new element, from the old one and `value`; and the kinds of dtypes it is for.
-CHANGES: dict[str, tuple[Change, tuple[str, ...]]] = {
-    "set": (lambda old, value: value, NUMBERS),
-    "add": (operator.add, NUMBERS),
-    "inc": (lambda old, value: old + old.dtype.type(1), INTEGERS),
-    "and": (operator.and_, INTEGERS),
-    "or": (operator.or_, INTEGERS),
-    "xor": (operator.xor, INTEGERS),
+# Operation -> the new element, from the old one and `value`.
+CHANGES: dict[str, Change] = {
+    "set": lambda old, value: value,
+    "add": operator.add,
+    "inc": lambda old, value: old + old.dtype.type(1),
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
 }
 
 
 def _atomic(
     here: Here, dst: Any, pe: int, value: Any = 0, *, name: str, change: str | None, fetch: bool
 ) -> Any:
-    becomes, dtypes = CHANGES[change] if change else (None, NUMBERS)
-    target = _atomic_word(here, name, dst, pe, dtypes)
+    target = word(name, dst)
     old = target[0]
-    if becomes is not None:
-        target[:] = becomes(target, value)
+    if change:
+        target[:] = CHANGES[change](target, value)
     return old if fetch else None
 
 
 def atomic_compare_swap(here: Here, dst: Any, cond: Any, value: Any, pe: int) -> Any:
-    target = _atomic_word(here, "atomic_compare_swap", dst, pe, INTEGERS)
+    target = word("atomic_compare_swap", dst)
     old = target[0]
     if old == cond:
         target[0] = value
     return old
 
 
-def _atomic_word(here: Here, name: str, dst: Any, pe: int, dtypes: tuple[str, ...]) -> Array:
-    here.element(name, dst, pe)
-    if dst.dtype.name not in dtypes:
-        raise ArgumentError(
-            f"{name}: dst must be an array of {', '.join(dtypes)}, not of {dst.dtype}"
-        )
-    return here.word(name, dst, pe)
-
-
 # --- signals
 
 
 def put_signal(here: Here, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int) -> None:
-    update = _signalling(here, "put_signal", signal, value, op, pe)
-    put(here, dst, src, pe, "put_signal")
+    update = _signalling("put_signal", signal, value, op)
+    put(here, dst, src, pe)
     update()
 
 
 def signal_op(here: Here, signal: Any, value: int, op: int, pe: int) -> None:
-    _signalling(here, "signal_op", signal, value, op, pe)()
+    _signalling("signal_op", signal, value, op)()
 
 
-def _signalling(
-    here: Here, name: str, signal: Any, value: int, op: int, pe: int
-) -> Callable[[], None]:
+def _signalling(name: str, signal: Any, value: int, op: int) -> Callable[[], None]:
     """The function that updates a signal; raises now if that cannot be done."""
-    if op not in (SIGNAL_SET, SIGNAL_ADD):
-        raise ArgumentError(
-            f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
-        )
-    target = _signal(here, name, signal, pe)
-    number = np.uint64(value)
+    target, number = word(name, signal), np.uint64(value)
 
     def update() -> None:
         target[:] = number if op == SIGNAL_SET else target + number
@@ -198,14 +160,7 @@ def _signalling(
 
 
 def signal_fetch(here: Here, signal: Any) -> Any:
-    return _signal(here, "signal_fetch", signal, 0)[0]
-
-
-def _signal(here: Here, name: str, signal: Any, pe: int) -> Array:
-    here.element(name, signal, pe)
-    if signal.dtype != np.uint64:
-        raise ArgumentError(f"{name}: signal must be an array of uint64, not {signal.dtype}")
-    return here.word(name, signal, pe)
+    return word("signal_fetch", signal)[0]
 
 
 # --- waits and tests
@@ -226,22 +181,15 @@ class Candidates:
     ) -> None:  # fmt: skip
         if not isinstance(value, np.ndarray):
             value = ivars.dtype.type(value)
-        word = here.word(name, ivars) if first or ivars.size else ivars
-        self.flat = word if first else here.remote(name, ivars, 0)
+        element = word(name, ivars) if first or ivars.size else ivars
+        self.flat = element if first else ivars.reshape(-1)
         self.name, self.cmp, self.indices, n = name, cmp, indices, self.flat.size
         lengths = [x.size for x in (status, indices, value) if isinstance(x, np.ndarray)]
         if min(lengths, default=n) < n:
-            raise ArgumentError(
-                f"{name}: {n} elements are to be compared, but status, indices or value has "
-                f"{min(lengths)} elements"
-            )
+            raise error_of(TOO_SHORT, name, n, min(lengths))
         several = isinstance(value, np.ndarray)
         self.value = value.reshape(-1)[:n].astype(ivars.dtype) if several else value
         self.counts = np.ones(n, bool) if status is None else status.reshape(-1)[:n] == 0
-        if cmp not in COMPARE and self.counts.any():
-            raise ArgumentError(
-                f"{name}: there is no comparison {cmp}: use CMP_EQ, NE, GT, LE, LT or GE"
-            )
 
     def found(self) -> Array:
         """The indices of those that count and compare."""
@@ -307,46 +255,23 @@ def _look_at_first(here: Here, *, name: str, ivar: Any, **given: Any) -> Any:
 def signal_wait_until(here: Here, signal: Any, timeout_ns: int | None, **given: Any) -> Any:
     name = "signal_wait_until"
     held = _look_at_first(here, name=name, ivar=signal, timeout_ns=timeout_ns, **given)
-    return here.word(name, signal)[0] if timeout_ns is None else held
+    return word(name, signal)[0] if timeout_ns is None else held
 
 
 # --- order, meetings, collectives: there is no other PE
 
 
-def _nothing(here: Here) -> None:
+def _of_teams(name: str, here: Here, **given: Any) -> Any:
+    return getattr(here.teams, name)(**given)
+
+
+def _nothing(here: Here, team: int = 0) -> None:
     """Nothing to do: everything is complete and in order."""
 
 
-def _of_team(here: Here, team: int, name: str) -> None:
-    here.teams.check(team, name)
-
-
-def _collect(here: Here, team: int, dst: Any, src: Any, op: str = "", *, name: str) -> None:
+def _collect(here: Here, team: int, dst: Any, src: Any, op: str = "", root: int = 0) -> None:
     """The data of one PE."""
-    _of_team(here, team, name)
-    _check_room(name, dst, src.size)
-    target, source = here.remote(name, dst, 0), here.remote(name, src, 0)
-    target[: source.size] = source
-
-
-def broadcast(here: Here, team: int, dst: Any, src: Any, root: int) -> None:
-    _of_team(here, team, "broadcast")
-    if root != 0:
-        raise ArgumentError(
-            f"broadcast: there is no PE {root} in the team to be the root: its PEs are 0 to 0"
-        )
-    _collect(here, team, dst, src, name="broadcast")
-
-
-def alltoalls(here: Here, team: int, dst: Any, src: Any, **counts: int) -> None:
-    _of_team(here, team, "alltoalls")
-    target, source = here.remote("alltoalls", dst, 0), here.remote("alltoalls", src, 0)
-    copy_strided("alltoalls", target, source, **counts)
-
-
-def _check_room(name: str, dst: Any, needed: int) -> None:
-    if dst.size < needed:
-        raise ArgumentError(f"{name}: dst has {dst.size} elements, and needs {needed}")
+    dst.reshape(-1)[: src.size] = src.reshape(-1)
 
 
 # --- the table: an operation for each row, by `Op.base`
@@ -374,26 +299,20 @@ def _waits() -> dict[str, Operation]:
     return rows
 
 
-COPYING = ("fcollect", "collect", "alltoall", "reduce", "reducescatter")
+ORDERING = "fence", "flush", "quiet", "barrier_all", "sync_all", "barrier", "sync"
+COPYING = "broadcast", "fcollect", "collect", "alltoall", "reduce", "reducescatter"
 OPERATIONS: dict[str, Operation] = {
     "my_pe": lambda here: 0,
     "n_pes": lambda here: 1,
     "pe_accessible": lambda here, pe: pe == 0,
     "ask_smem": lambda here, amount: ask_smem(amount),
-    "put": put, "get": get, "iput": iput, "iget": iget, "p": p, "g": g,
+    "put": put, "get": get, "p": p, "g": g,
+    **dict.fromkeys(("iput", "iget", "alltoalls"), strided),
     "peer_array": peer_array, "multicast_array": multicast_array,
     "atomic_compare_swap": atomic_compare_swap, **_atomics(),
     "put_signal": put_signal, "signal_op": signal_op, "signal_fetch": signal_fetch,
     "signal_wait_until": signal_wait_until, **_waits(),
-    **dict.fromkeys(("fence", "flush", "quiet", "barrier_all", "sync_all"), _nothing),
-    **{name: partial(_of_team, name=name) for name in ("barrier", "sync")},
-    **{name: partial(_collect, name=name) for name in COPYING},
-    "broadcast": broadcast, "alltoalls": alltoalls,
-    "team_my_pe": lambda here, team: here.teams.my_pe(team),
-    "team_n_pes": lambda here, team: here.teams.n_pes(team),
-    "team_translate_pe": lambda here, **given: here.teams.translate_pe(**given),
-    "team_split_strided": lambda here, **given: here.teams.split_strided(**given),
-    "team_split_2d": lambda here, **given: here.teams.split_2d(**given),
-    "team_init": lambda here, pes: here.teams.init(pes),
-    "team_destroy": lambda here, team: here.teams.destroy(team),
+    **dict.fromkeys(ORDERING, _nothing),
+    **dict.fromkeys(COPYING, _collect),
+    **{name: partial(_of_teams, name) for name in OPS if name.startswith("team_")},
 }  # fmt: skip

@@ -17,8 +17,7 @@ from numba.core.errors import NumbaError
 from nvshmem import bindings
 
 from gpushmem.artifacts.shape import shape_of
-from gpushmem.backends import hostcalls
-from gpushmem.backends.nvshmem import checks
+from gpushmem.backends import host_checks, hostcalls
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -89,7 +88,7 @@ class HostCalls:
         copies = self._copies(_of_the_host(arguments))
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
         given = hostcalls.kernel_arguments(op, arguments) | copies
-        checks.check(op, given, self._n_pes, self._symmetric)
+        host_checks.check(op, given, self._n_pes, self._symmetric, _members)
         return given, self._device.stream_of(self._device.own if stream is None else stream)
 
     def _copies(self, host: dict[str, Any]) -> dict[str, GpuArray]:
@@ -120,34 +119,24 @@ class HostCalls:
     # --- on streams, by NVSHMEM
 
     def _put(self, stream: int, dst: Any, src: Any, pe: int) -> None:
-        n = checks.copied("put", dst, src, "target", dst.size, src.size, src)
-        bindings.putmem_on_stream(dst.address, src.address, n, pe, stream)
+        bindings.putmem_on_stream(dst.address, src.address, src.nbytes, pe, stream)
 
     def _get(self, stream: int, dst: Any, src: Any, pe: int) -> None:
-        n = checks.copied("get", dst, src, "source", src.size, dst.size, dst)
-        bindings.getmem_on_stream(dst.address, src.address, n, pe, stream)
+        bindings.getmem_on_stream(dst.address, src.address, dst.nbytes, pe, stream)
 
     def _put_signal(
         self, stream: int, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int
     ) -> None:
-        n = checks.copied("put_signal", dst, src, "target", dst.size, src.size, src)
-        checks.signal("put_signal", signal, op)
         bindings.putmem_signal_on_stream(
-            dst.address, src.address, n, signal.address, value, op, pe, stream
+            dst.address, src.address, src.nbytes, signal.address, value, op, pe, stream
         )
 
     def _signal_op(self, stream: int, signal: Any, value: int, op: int, pe: int) -> None:
-        checks.signal("signal_op", signal, op)
         bindings.signal_op_on_stream(signal.address, value, op, pe, stream)
 
     def _signal_wait_until(
         self, stream: int, signal: Any, cmp: int, value: int
     ) -> Callable[[], Any]:
-        if signal.dtype != np.uint64:
-            raise ArgumentError(
-                "signal_wait_until: signal must be an array of uint64, not an array of "
-                f"{signal.dtype}"
-            )
         bindings.signal_wait_until_on_stream(signal.address, cmp, value, stream)
         return lambda: self._device.read(signal.reshape(-1)[:1])[0]
 
@@ -206,7 +195,7 @@ class HostCalls:
 
     def _alltoall(self, stream: int, team: int, dst: Any, src: Any) -> None:
         function, n = _moving("alltoall", src)
-        part = n // bindings.team_n_pes(int(team))
+        part = n // _members(team)
         function(int(team), dst.address, src.address, part, stream)
 
     def _reduce(self, stream: int, team: int, dst: Any, src: Any, op: str) -> None:
@@ -214,7 +203,7 @@ class HostCalls:
         function(int(team), dst.address, src.address, src.size, stream)
 
     def _reducescatter(self, stream: int, team: int, dst: Any, src: Any, op: str) -> None:
-        part = src.size // bindings.team_n_pes(int(team))
+        part = src.size // _members(team)
         function = getattr(bindings, f"{CTYPES[src.dtype.name]}_{op}_reducescatter_on_stream")
         function(int(team), dst.address, src.address, part, stream)
 
@@ -252,6 +241,11 @@ class HostCalls:
         if key not in self._kernels:
             self._kernels[key] = Kernel(hostcalls.host_kernel(op, params, reduction, returns), {})
         return self._kernels[key]
+
+
+def _members(team: int) -> int:
+    """How many PEs a team has."""
+    return int(bindings.team_n_pes(int(team)))
 
 
 def _of_the_host(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -17,20 +17,19 @@ from typing import Any
 from nvshmem import bindings
 from nvshmem import core as nvshmem
 
-from gpushmem.backends.hostcalls import check_members
+from gpushmem.backends.teams import PREDEFINED, BaseTeams
 from gpushmem.errors import ArgumentError, TeamError
-from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
+from gpushmem.ops import TEAM_INVALID, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team, teams_in
 
 __all__ = ["Teams"]
 
-PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
 CONFIG_VERSION = (2 << 16) + 64  # of the structure whose `uniqueid` this mask tells is given
 UNIQUE_ID = 2
 LIMIT = 32  # teams that NVSHMEM keeps unless NVSHMEM_MAX_TEAMS says otherwise
 
 
-class Teams:
+class Teams(BaseTeams):
     """The teams of one PE."""
 
     _inits: dict[tuple[int, ...], int] = {}  # members -> how often `team_init`; NVSHMEM stays up
@@ -52,37 +51,6 @@ class Teams:
         self._made.clear()
         self._listed.clear()
 
-    def check(self, team: int, what: str = "") -> None:
-        """Raise unless this PE has the team."""
-        if team not in PREDEFINED and team not in self._made:
-            raise TeamError(
-                f"{what and f'{what}: '}there is no team {int(team)}: it was destroyed, or this PE "
-                f"is not in it{what and '; TEAM_INVALID is -1'}"
-            )
-
-    # --- the operations
-
-    def team_my_pe(self, team: int) -> int:
-        if team == TEAM_INVALID:
-            return -1
-        self.check(team)
-        return int(bindings.team_my_pe(int(team)))
-
-    def team_n_pes(self, team: int) -> int:
-        if team == TEAM_INVALID:
-            return -1
-        self.check(team)
-        return int(bindings.team_n_pes(int(team)))
-
-    def team_translate_pe(self, src_team: int, src_pe: int, dst_team: int) -> int:
-        if TEAM_INVALID in (src_team, dst_team):
-            return -1
-        self.check(src_team)
-        self.check(dst_team)
-        if not 0 <= src_pe < self.team_n_pes(src_team):
-            return -1
-        return int(bindings.team_translate_pe(int(src_team), int(src_pe), int(dst_team)))
-
     def is_near(self, pe: int) -> bool:
         """Whether a PE's memory can be reached by loads and stores."""
         return self.team_translate_pe(TEAM_WORLD, pe, TEAM_SHARED) >= 0
@@ -97,57 +65,60 @@ class Teams:
         for team in teams_in(result):
             yield int(team), self.members(team)
 
-    def team_split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
-        n, last = self.team_n_pes(parent), start + (size - 1) * stride
-        if size < 1 or (stride == 0 and size > 1) or not (0 <= start < n and 0 <= last < n):
+    # --- for the operations
+
+    def _has(self, team: int) -> bool:
+        return team in PREDEFINED or team in self._made
+
+    def _my_pe(self, team: int) -> int:
+        return int(bindings.team_my_pe(int(team)))
+
+    def _n_pes(self, team: int) -> int:
+        return int(bindings.team_n_pes(int(team)))
+
+    def _translate(self, src_team: int, src_pe: int, dst_team: int) -> int:
+        return int(bindings.team_translate_pe(int(src_team), int(src_pe), int(dst_team)))
+
+    def _split(self, what: str, parent: int, ranks: range) -> Team:
+        if ranks.step < 0 and len(ranks) > 1:
             raise ArgumentError(
-                f"team_split_strided: the PEs {start} + k * {stride} for k from 0 to {size - 1} "
-                f"are not {size} PEs of a parent of {n}"
+                f"team_split_strided: NVSHMEM has no teams with a stride below 1, such as "
+                f"{ranks.step}"
             )
-        if stride < 0 and size > 1:
-            raise ArgumentError(
-                f"team_split_strided: NVSHMEM has no teams with a stride below 1, such as {stride}"
-            )
-        config, step, made = nvshmem.TeamConfig(), max(1, stride), ctypes.c_int(-1)
         if parent in self._listed:
-            return self._part(parent, range(start, last + 1, step))
+            return self._part(parent, ranks)
+        config, made = nvshmem.TeamConfig(), ctypes.c_int(-1)
         self._synchronize()
         with suppress(bindings.NVSHMEMError):
             bindings.team_split_strided(
-                int(parent), start, step, size, config.ptr, 0, ctypes.addressof(made)
-            )
-        return self._team(made.value, self.team_my_pe(parent) in range(start, last + 1, step))
+                int(parent), ranks.start, max(1, ranks.step), len(ranks), config.ptr, 0,
+                ctypes.addressof(made),
+            )  # fmt: skip
+        return self._team(made.value, self._my_pe(parent) in ranks)
 
-    def team_split_2d(self, parent: int, xrange: int) -> tuple[Team, Team]:
-        self.check(parent)
-        if xrange < 1:
-            raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
+    def _split_2d(self, what: str, parent: int, row: range, column: range) -> tuple[Team, Team]:
         if parent in self._listed:
-            n, me = self.team_n_pes(parent), self.team_my_pe(parent)
-            first = me // xrange * xrange
-            ranks = range(first, min(first + xrange, n)), range(me % xrange, n, xrange)
-            return self._part(parent, ranks[0]), self._part(parent, ranks[1])
-        config, xrange = nvshmem.TeamConfig(), min(xrange, self.team_n_pes(parent))
-        row, column = ctypes.c_int(-1), ctypes.c_int(-1)
+            return self._part(parent, row), self._part(parent, column)
+        config, xrange = nvshmem.TeamConfig(), min(column.step, self._n_pes(parent))
+        x, y = ctypes.c_int(-1), ctypes.c_int(-1)
         self._synchronize()
         with suppress(bindings.NVSHMEMError):
             bindings.team_split_2d(
-                int(parent), xrange, config.ptr, 0, ctypes.addressof(row), config.ptr, 0,
-                ctypes.addressof(column),
+                int(parent), xrange, config.ptr, 0, ctypes.addressof(x), config.ptr, 0,
+                ctypes.addressof(y),
             )  # fmt: skip
-        return self._team(row.value, True), self._team(column.value, True)
+        return self._team(x.value, True), self._team(y.value, True)
 
-    def team_init(self, pes: list[int]) -> Team:
-        me, n = (int(ask(TEAM_WORLD)) for ask in (bindings.team_my_pe, bindings.team_n_pes))
-        check_members("team_init", pes, me, n)
+    def _init(self, pes: list[int]) -> Team:
         config, made = nvshmem.TeamConfig(), ctypes.c_int(-1)
         config.version, config.num_contexts = CONFIG_VERSION, -1
         config.uniqueid = self._id_of(tuple(pes))
         self._synchronize()
         with suppress(bindings.NVSHMEMError):
             bindings.team_init(
-                ctypes.addressof(made), config.ptr, UNIQUE_ID, len(pes), pes.index(me)
-            )
+                ctypes.addressof(made), config.ptr, UNIQUE_ID, len(pes),
+                pes.index(self._my_pe(TEAM_WORLD)),
+            )  # fmt: skip
         team = self._team(made.value, True)
         self._listed.add(team)
         return team
@@ -156,7 +127,7 @@ class Teams:
         """The team of some members of a parent that NVSHMEM cannot split: it has no stride."""
         pes = self.members(parent)
         chosen = [pes[rank] for rank in ranks]
-        return self.team_init(chosen) if self.team_my_pe(parent) in ranks else TEAM_INVALID
+        return self._init(chosen) if self._my_pe(parent) in ranks else TEAM_INVALID
 
     def _id_of(self, pes: tuple[int, ...]) -> int:
         """A number that the members alone give to NVSHMEM: they have all made as many such teams.
@@ -167,10 +138,7 @@ class Teams:
         text = f"{pes} {self._inits[pes]}"
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
-    def team_destroy(self, team: int) -> None:
-        if team in PREDEFINED:
-            raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
-        self.check(team)
+    def _destroy(self, team: int) -> None:
         self._synchronize()
         bindings.team_destroy(int(team))
         self._made.discard(int(team))

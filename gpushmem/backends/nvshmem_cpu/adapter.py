@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpushmem.backends.cpu.operations.access import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
 from gpushmem.backends.cpu.operations.updates import (
     ADD,
     AND,
@@ -27,6 +26,7 @@ from gpushmem.backends.cpu.operations.updates import (
 )  # fmt: skip
 from gpushmem.backends.cpu.sync.ranges import held
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
+from gpushmem.backends.faults import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
 from gpushmem.native.internal import internal
 from gpushmem.native.memory import copy_bytes, full_fence, monotonic_ns, store_release
 from gpushmem.native.structs import offset, view

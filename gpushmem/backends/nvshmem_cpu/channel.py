@@ -15,8 +15,8 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends.cpu.operations.access import BAD_PE
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, DEFAULT_QPS
+from gpushmem.backends.faults import BAD_PE
 from gpushmem.backends.nvshmem_cpu.adapter import (
     ALL_PES,
     COPY,

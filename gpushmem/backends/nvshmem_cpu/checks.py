@@ -13,6 +13,16 @@ from numba import types
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.backends.cpu.operations import access, hook, smem
 from gpushmem.backends.cpu.operations.access import (
+    aligned,
+    as_world,
+    check_pe,
+    check_qp_of_operation,
+    check_qps,
+    remote,
+)
+from gpushmem.backends.cpu.operations.collectives import team_at
+from gpushmem.backends.cpu.sync.barrier import as_team
+from gpushmem.backends.faults import (
     BAD_AMOUNT,
     BAD_COMPARISON,
     BAD_ROOT,
@@ -24,15 +34,7 @@ from gpushmem.backends.cpu.operations.access import (
     SMALL_BLOCK,
     TOO_SHORT,
     TOO_SMALL,
-    aligned,
-    as_world,
-    check_pe,
-    check_qp_of_operation,
-    check_qps,
-    remote,
 )
-from gpushmem.backends.cpu.operations.collectives import team_at
-from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.native.memory import i64
 from gpushmem.native.structs import view
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY

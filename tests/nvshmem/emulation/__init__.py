@@ -6,6 +6,12 @@ is this machine's (libcuda/), and on a stand-in for the functions of nvshmem.bin
 bytes between processes (nvshmem_bindings.py). No kernel runs: launches are logged, and a test may
 do in a callback what its kernel would have done (driver.py).
 
+What it guards is what backend nvshmem-cpu, whose host is that of backend cpu, never runs: which of
+NVSHMEM's host functions are called, on which stream and in what order; loading, launching and
+tracing of kernels; device memory, registration, teams and their limits; init to finalize. What
+operations do in kernels, and atomic operations and waits altogether, nvshmem-cpu runs in NVSHMEM's
+own code (tests/nvshmem_cpu); of those there is nothing here.
+
     from tests.nvshmem import emulation
 
     emulation.install()                     # before anything imports cuda.bindings

@@ -47,20 +47,19 @@ class Heap:
         self.sizes: dict[int, int] = {}  # by offset
         self.external: dict[int, tuple[int, int]] = {}  # offset: the buffer, its bytes before
 
-    def _gap(self, n: int, alignment: int) -> int | None:
+    def _gap(self, n: int) -> int | None:
         at = 0
         for offset in sorted(self.sizes):
             if at + n <= offset:
                 break
             # The unused line at an allocation's end tells an overrun from a neighbour.
             at = offset + self.sizes[offset] + ALIGNMENT
-            at = -(-at // alignment) * alignment
+            at = -(-at // ALIGNMENT) * ALIGNMENT
         return at if at + n <= self.job.segment else None
 
-    def take(self, n: int, alignment: int = ALIGNMENT) -> int | None:
+    def take(self, n: int) -> int | None:
         """Return the address of `n` bytes, the same on each PE; None where there is no room."""
-        alignment = max(alignment, ALIGNMENT)
-        offset = self._gap(n, alignment)
+        offset = self._gap(n)
         if offset is None or not self._grow(offset + n):
             return None
         for pe in self.reachable:

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import re
 
-from tests.nvshmem.emulation import atomics, collectives, stream_ops, world
+from tests.nvshmem.emulation import collectives, stream_ops, world
 from tests.nvshmem.emulation.driver import host_address, wait_for_device
 from tests.nvshmem.emulation.errors import EmulationError
 from tests.nvshmem.emulation.job import new_file_name
@@ -86,29 +86,13 @@ def n_pes():
 # ---- memory ----
 
 
-def _take(doing, n, alignment=1, zero=False):
-    now = complete()
+def malloc(size):
+    now, n, doing = complete(), as_int(size), f"malloc({as_int(size)})"
     _write_states(doing)
     now.teams.meet(0, doing)
-    address = now.heap.take(n, alignment) if n else None
-    if address is not None and zero:
-        now.heap.bytes_of(now.job.me, address, n, doing)[:] = 0
+    address = now.heap.take(n) if n else None
     now.teams.barrier(0, doing)
     return address or 0
-
-
-def malloc(size):
-    return _take(f"malloc({as_int(size)})", as_int(size))
-
-
-def calloc(count, size):
-    return _take(
-        f"calloc({as_int(count)}, {as_int(size)})", as_int(count) * as_int(size), zero=True
-    )
-
-
-def align(alignment, size):
-    return _take(f"align({as_int(alignment)}, {as_int(size)})", as_int(size), as_int(alignment))
 
 
 def free(pointer):
@@ -230,7 +214,7 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         get_uniqueid, set_attr_uniqueid_args, hostlib_init_attr, hostlib_finalize, init_status,
-        my_pe, n_pes, malloc, calloc, align, free, ptr, mc_ptr, buffer_register_symmetric,
+        my_pe, n_pes, malloc, free, ptr, mc_ptr, buffer_register_symmetric,
         buffer_unregister_symmetric, team_split_strided, team_split_2d, team_init, culibrary_init,
         culibrary_finalize,
     )
@@ -249,7 +233,7 @@ def patch(bindings) -> None:
     _error[0] = bindings.NVSHMEMError
     names = [name for name in dir(bindings) if type(getattr(bindings, name)).__name__ in _CYTHON]
     replaced = dict(FUNCTIONS) | stream_ops.FUNCTIONS | collectives.BARRIERS
-    replaced |= collectives.functions(names) | atomics.functions(names)
+    replaced |= collectives.functions(names)
     for name in names:
         if name not in _REAL:
             found = replaced.get(name) or functools.partial(_not_here, name)

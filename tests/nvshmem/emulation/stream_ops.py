@@ -181,11 +181,8 @@ def nothing(stream):
 
 FUNCTIONS = {
     "putmem_on_stream": putmem,
-    "putmem_nbi_on_stream": putmem,
     "getmem_on_stream": getmem,
-    "getmem_nbi_on_stream": getmem,
     "putmem_signal_on_stream": putmem_signal,
-    "putmem_signal_nbi_on_stream": putmem_signal,
     "signal_op_on_stream": signal_op,
     "signal_wait_until_on_stream": signal_wait_until,
     "signal_fetch": signal_fetch,

@@ -6,7 +6,6 @@ numbers, symmetry and sizes are checked on every call: a few compares beside a c
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,33 @@ from gpushmem.backends.code import array_moved, contiguous
 from gpushmem.backends.cpu.operations import convergence
 from gpushmem.backends.cpu.sync.host_barrier import ALIKE, elsewhere, mismatch
 from gpushmem.backends.cpu.sync.world import WORLD
-from gpushmem.backends.hostcalls import NO_AMOUNT
+from gpushmem.backends.faults import (
+    BAD_PE,
+    BAD_QP,
+    BAD_STRIDE,
+    ELSEWHERE,
+    EMPTY,
+    ENDED,
+    FAULTS,
+    GIVEN,
+    MISMATCH,
+    NO_ROOM,
+    NOT_ALLOCATED,
+    NOT_NOW,
+    NOT_SHARED,
+    NOT_SYMMETRIC,
+    OUTSIDE,
+    TOO_SMALL,
+    TWICE,
+    UNALIGNED,
+    UNREGISTERED,
+    raised,
+)
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.errors import (
-    ArgumentError,
     CollectiveMismatch,
     KernelError,
     ShmemError,
-    SymmetryError,
-    TeamError,
 )
 from gpushmem.native.memory import copy_bytes, full_fence, intrinsic, load_acquire, stream_line
 from gpushmem.native.structs import view
@@ -40,140 +57,18 @@ LANES_OF = {THREAD: 1, WARP: 32, BLOCK: 1024}  # threads of a scope, at most
 as_number = view(np.dtype([("v", "i4")]))  # of a queue pair
 SMALL = 1 << 20  # bytes that always stay in the caches
 
-(
-    BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
-    OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
-    NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
-    TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
-    BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW, CUT,
-) = range(2, 39)  # fmt: skip
-
-
-def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
-    (m, k), (depth, n) = (divmod(shape, 2**32) for shape in (a, b))
-    return (
-        f"a is {m} x {k}, b {depth} x {n}, dst {rows} x {columns}: a must have as many columns "
-        "as b has rows, dst the rows of a and the columns of b"
-    )
-
-
-def _bad_qp(number: int, last: int, *_: int) -> str:
-    made = f"it has made {QP_DEFAULT + 1} to {last}" if last > QP_DEFAULT else "it has made none"
-    return (
-        f"this PE has no queue pair {number}: {made} (gpushmem.qp_create), besides QP_DEFAULT, "
-        f"{QP_DEFAULT}, and QP_ANY, for an operation"
-    )
-
-
-def _unregistered(pe: int, address: int, nbytes: int, is_target: int, *_: int) -> str:
-    return (
-        f"PE {pe} is on another node, and {'dst' if is_target else 'src'} ({nbytes} bytes at "
-        f"{address:#x}) is neither symmetric nor registered: a network adapter reaches no other "
-        "memory. Use a symmetric array, or register this one (gpushmem.register)"
-    )
-
 
 # Failure code -> exception class, and the message with the numbers recorded.
-TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
-    BAD_PE: (ArgumentError, "there is no PE {0}: PEs are 0 to {1}"),
-    NOT_SYMMETRIC: (
-        SymmetryError,
-        "a remote array of {1} bytes at {0:#x} is not on the symmetric heap: allocate it with "
-        "gpushmem.empty or zeros",
-    ),
-    NOT_ALLOCATED: (
-        SymmetryError,
-        "a remote array of {1} bytes at offset {0:#x} of the symmetric heap is not in one "
-        "allocated array: it was freed, or goes past the end of another",
-    ),
-    TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
-    CUT: (ArgumentError, "dst has {0} elements, src {1}: pass slices of one length"),
-    BAD_QP: (ArgumentError, _bad_qp),
-    BAD_SIGNAL_OP: (
-        ArgumentError,
-        "there is no signal operation {0}: use SIGNAL_SET or SIGNAL_ADD",
-    ),
-    BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
-    BAD_TIMEOUT: (ArgumentError, "timeout_ns must be 0 or more nanoseconds, not {0}"),
-    BAD_SHAPES: (ArgumentError, _shapes),
-    NOT_BY_ROWS: (
-        ArgumentError,
-        "a matrix has strides of {0} and {1} bytes: the elements of a row must be adjacent, or, "
-        "in a and b, those of a column, and rows or columns must not overlap",
-    ),
-    NO_MEMORY: (KernelError, "no memory to multiply {0} x {1} and {1} x {2} float16 as float32"),
-    EMPTY: (ArgumentError, "the array has no element 0: it is empty"),
-    UNALIGNED: (
-        ArgumentError,
-        "the element at {0:#x} is not aligned to its {1} bytes; atomic operations, signals and "
-        "waits need that",
-    ),
-    BAD_STRIDE: (
-        ArgumentError,
-        "strides must be 1 or more, not {0} and {1}; a number of elements 0 or more, not {2}",
-    ),
-    OUTSIDE: (ArgumentError, "element {0} is outside of an array of {1} elements"),
-    BAD_TEAM: (
-        TeamError,
-        "there is no team {0}: it was destroyed, or this PE is not in it; TEAM_INVALID is -1",
-    ),
-    BAD_ROOT: (
-        ArgumentError,
-        "there is no PE {0} in the team to be the root: its PEs are 0 to {1}",
-    ),
-    NOT_DIVISIBLE: (
-        ArgumentError,
-        "src has {0} elements, which are not {1} equal parts, one for each PE of the team",
-    ),
+TRAPS = FAULTS | {
     MISMATCH: (CollectiveMismatch, mismatch),
     ELSEWHERE: (CollectiveMismatch, elsewhere),
-    NO_ROOM: (ArgumentError, "dst has {0} elements, and needs {1}"),
     ENDED: (
         CollectiveMismatch,
         f"waits for PE {{0}}, which ended without making this call. {ALIKE}",
     ),
     TWICE: (CollectiveMismatch, convergence.twice),
-    FAR: (
-        SymmetryError,
-        "PE {0} is on another node: peer_array gives no address there; use put or get. PEs that it "
-        "reaches are in TEAM_SHARED",
-    ),
-    FAR_TEAM: (
-        SymmetryError,
-        "PE {0} of the team is on another node, which loads and stores cannot reach; use get or "
-        "put. PEs that they reach are in TEAM_SHARED",
-    ),
-    UNREGISTERED: (SymmetryError, _unregistered),
-    FEW: (
-        KernelError,
-        "PE {0} is on another node, and the calling warp has {1} of 32 threads: over a network "
-        "NVSHMEM needs whole warps. Launch blocks of a multiple of 32 threads, or call the "
-        "operation of one thread",
-    ),
-    SMALL_BLOCK: (
-        KernelError,
-        "the block has {0} threads: NVSHMEM sums by whole warps, and wrongly in blocks of fewer "
-        "than {1}. Launch at least that many, or call the operation of one thread",
-    ),
-    BAD_AMOUNT: (ArgumentError, NO_AMOUNT),
-    NOT_SHARED: (
-        ArgumentError,
-        "smem, {1} bytes at {0:#x}, is not in the block's shared memory: give an array of "
-        "cuda.shared.array",
-    ),
-    MISPLACED: (
-        ArgumentError,
-        "smem begins {0} bytes after a multiple of {1}: it must begin at one, as "
-        "cuda.shared.array(n, dtype, alignment={1}) does",
-    ),
-    SMALL_SMEM: (
-        ArgumentError,
-        "smem has {0} bytes, and NVSHMEM keeps {1} for itself: give ask_smem(SMEM_RECOMMENDED) "
-        "bytes, or SMEM_MINIMUM; dynamic shared memory is given to the launch",
-    ),
     GIVEN: (KernelError, convergence.given),
     NOT_NOW: (KernelError, convergence.not_now),
-    NOT_GIVEN: (KernelError, "the block has given no memory: call give_smem before"),
     OWED: (
         KernelError,
         "the block has ended without release_smem: let every thread call it before it returns",
@@ -181,20 +76,10 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     APART: (KernelError, convergence.apart),
     UNLIKE: (KernelError, convergence.unlike),
     LEFT: (KernelError, convergence.left),
-    TOO_SHORT: (
-        ArgumentError,
-        "{0} elements are to be compared, but status, indices or value has {1} elements",
-    ),
 }
 
 
 NAMING = {TWICE, APART, UNLIKE, LEFT}  # their texts name the operation
-
-
-def error_of(code: int, where: str, *values: int) -> ShmemError:
-    """The error for a failure code and its numbers."""
-    kind, text = TRAPS[code]
-    return kind(f"{where}: {text.format(*values) if isinstance(text, str) else text(*values)}")
 
 
 # Which numbers of a failure are addresses of arrays, and what the arrays are called.
@@ -209,7 +94,7 @@ def explain(failure: KernelFailure, where: str, arrays: Arrays) -> ShmemError:
     """The error for a kernel that failed, naming the operation that detected it."""
     if failure.code not in TRAPS:
         return KernelError(f"{where}: {failure.what()}")
-    error = error_of(failure.code, where, *failure.values)
+    error = raised(*TRAPS[failure.code], where, *failure.values)
     known = ""
     for index, name in ABOUT.get(failure.code, {}).items():
         found = arrays.at(failure.values[index])

@@ -15,13 +15,8 @@ import numpy as np
 from numba import from_dtype, types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.operations.access import (
-    UNALIGNED,
-    aligned,
-    error_of,
-    itemsize_of,
-    remote_element,
-)
+from gpushmem.backends.cpu.operations.access import aligned, itemsize_of, remote_element
+from gpushmem.backends.faults import UNALIGNED, error_of
 from gpushmem.native.c_function import c_function
 from gpushmem.native.memory import intrinsic
 from gpushmem.ops import OPS, Op

@@ -25,7 +25,8 @@ from numba.extending import get_cython_function_address
 from threadpoolctl import ThreadpoolController
 
 from gpushmem.backends.code import contiguous
-from gpushmem.backends.cpu.operations.access import BAD_SHAPES, NO_MEMORY, NOT_BY_ROWS, itemsize_of
+from gpushmem.backends.cpu.operations.access import itemsize_of
+from gpushmem.backends.faults import BAD_SHAPES, NO_MEMORY, NOT_BY_ROWS
 from gpushmem.native.memory import intrinsic, libc_free, malloc
 from gpushmem.simt.embed import suppliers
 from gpushmem.simt.functions import call_device, device

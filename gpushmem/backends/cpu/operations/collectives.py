@@ -18,14 +18,7 @@ from typing import Any
 from numba import types
 
 from gpushmem.backends.cpu.operations.access import (
-    BAD_ROOT,
-    BAD_TEAM,
-    ELSEWHERE,
-    ENDED,
-    MISMATCH,
     MOST,
-    NO_ROOM,
-    NOT_DIVISIBLE,
     address_of,
     array_at,
     as_world,
@@ -49,6 +42,15 @@ from gpushmem.backends.cpu.sync.barrier import (
 )
 from gpushmem.backends.cpu.sync.host_barrier import BYTES, DTYPE, KINDS, dtype_number
 from gpushmem.backends.cpu.sync.world import TEAM
+from gpushmem.backends.faults import (
+    BAD_ROOT,
+    BAD_TEAM,
+    ELSEWHERE,
+    ENDED,
+    MISMATCH,
+    NO_ROOM,
+    NOT_DIVISIBLE,
+)
 from gpushmem.backends.reductions import COMBINE
 from gpushmem.diagnosis.account import MEMBER
 from gpushmem.job.board import PE

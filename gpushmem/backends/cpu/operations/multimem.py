@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from gpushmem.backends.cpu.operations.access import (
-    TOO_SMALL,
     address_of,
     array_at,
     as_world,
@@ -17,6 +16,7 @@ from gpushmem.backends.cpu.operations.access import (
 )
 from gpushmem.backends.cpu.operations.collectives import on_member, team_at
 from gpushmem.backends.cpu.sync.barrier import as_team
+from gpushmem.backends.faults import TOO_SMALL
 from gpushmem.backends.reductions import COMBINE, widened
 from gpushmem.native.memory import intrinsic
 from gpushmem.ops.roles import SwitchReduction

@@ -15,13 +15,8 @@ from numba import types
 
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.backends.cpu.operations.access import (
-    FAR,
-    FAR_TEAM,
-    FEW,
-    UNREGISTERED,
     address_of,
     as_world,
-    error_of,
     itemsize_of,
     remote,
     size_of,
@@ -30,6 +25,7 @@ from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team, pe_of
 from gpushmem.backends.cpu.sync.ranges import Ranges, held
 from gpushmem.backends.cpu.sync.world import World
+from gpushmem.backends.faults import FAR, FAR_TEAM, FEW, UNREGISTERED, error_of
 from gpushmem.native.memory import i64
 from gpushmem.native.structs import view
 from gpushmem.ops import Op

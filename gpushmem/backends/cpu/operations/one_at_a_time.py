@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushmem.backends.cpu.operations.access import TWICE, as_world
+from gpushmem.backends.cpu.operations.access import as_world
 from gpushmem.backends.cpu.operations.collectives import TEAM_BYTES, team_at
 from gpushmem.backends.cpu.operations.smem import check_has_all
 from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.backends.cpu.sync.world import TEAM
+from gpushmem.backends.faults import TWICE
 from gpushmem.native.memory import compare_swap_word, store_release
 from gpushmem.native.structs import offset, view
 from gpushmem.ops.row import BLOCK, Op

@@ -6,7 +6,8 @@ the block ends.
 
 from __future__ import annotations
 
-from gpushmem.backends.cpu.operations.access import (
+from gpushmem.backends.cpu.operations.access import address_of, itemsize_of, size_of
+from gpushmem.backends.faults import (
     BAD_AMOUNT,
     GIVEN,
     MISPLACED,
@@ -14,9 +15,6 @@ from gpushmem.backends.cpu.operations.access import (
     NOT_NOW,
     NOT_SHARED,
     SMALL_SMEM,
-    address_of,
-    itemsize_of,
-    size_of,
 )
 from gpushmem.native.structs import view
 from gpushmem.ops import SMEM_BARRIERS_ONLY, SMEM_BYTES

@@ -5,23 +5,21 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from gpushmem.backends.cpu.sync.host_barrier import Meeting
 from gpushmem.backends.cpu.sync.rendezvous import Lobby
 from gpushmem.backends.cpu.sync.world import HALF_BYTES, LINE, RING_BYTES, World
-from gpushmem.backends.hostcalls import check_members
+from gpushmem.backends.teams import PREDEFINED, BaseTeams
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
 
 __all__ = ["Teams"]
 
-PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
 LONGEST = 40  # characters of a list of members in the name of a call, which a box must hold
 
 
-class Teams:
+class Teams(BaseTeams):
     """The table of teams of one PE. All members of a team use the same row of their tables."""
 
     first = len(PREDEFINED)  # the first row for teams that are made
@@ -49,49 +47,41 @@ class Teams:
         rows = self._table["launch"] == launch
         self._table["inside"][rows] = self._table["launch"][rows] = 0
 
-    # --- the operations
+    # --- for the operations
 
-    def team_my_pe(self, team: int) -> int:
-        return int(self._row(team)["my_pe"]) if team != TEAM_INVALID else -1
+    def _has(self, team: int) -> bool:
+        return 0 <= team < self._most and bool(self._table["n_pes"][team])
 
-    def team_n_pes(self, team: int) -> int:
-        return int(self._row(team)["n_pes"]) if team != TEAM_INVALID else -1
+    def _my_pe(self, team: int) -> int:
+        return int(self._table["my_pe"][team])
 
-    def team_translate_pe(self, src_team: int, src_pe: int, dst_team: int) -> int:
-        if TEAM_INVALID in (src_team, dst_team):
-            return -1
-        source, _ = self.members(src_team), self._row(dst_team)
-        inside = 0 <= src_pe < len(source)
-        return int(self._world.ranks[dst_team, source[src_pe]]) if inside else -1
+    def _n_pes(self, team: int) -> int:
+        return int(self._table["n_pes"][team])
 
-    def team_split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
-        n, last = len(self.members(parent)), start + (size - 1) * stride
-        if size < 1 or (stride == 0 and size > 1) or not (0 <= start < n and 0 <= last < n):
-            raise ArgumentError(
-                f"team_split_strided: the PEs {start} + k * {stride} for k from 0 to {size - 1} "
-                f"are not {size} PEs of a parent of {n}"
-            )
-        what = f"team_split_strided({int(parent)}, {start}, {stride}, {size})"
-        stride = stride or 1
-        return self._split(what, parent, range(start, start + size * stride, stride))
+    def _translate(self, src_team: int, src_pe: int, dst_team: int) -> int:
+        return int(self._world.ranks[dst_team, self._meeting.pes(src_team)[src_pe]])
 
-    def team_split_2d(self, parent: int, xrange: int) -> tuple[Team, Team]:
-        n, me = len(self.members(parent)), self.team_my_pe(parent)
-        if xrange < 1:
-            raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
-        what = f"team_split_2d({int(parent)}, {xrange})"
-        first = me // xrange * xrange
-        row = self._split(what, parent, range(first, min(first + xrange, n)))
+    def _split(self, what: str, parent: int, ranks: range) -> Team:
+        members = self._meeting.pes(parent)
+        agree = partial(self._meeting.largest, parent, what)
+        return self._make(what, agree, [members[rank] for rank in ranks])
+
+    def _split_2d(self, what: str, parent: int, row: range, column: range) -> tuple[Team, Team]:
+        made = self._split(what, parent, row)
         try:
-            return row, self._split(what, parent, range(me % xrange, n, xrange))
+            return made, self._split(what, parent, column)
         except TeamError:  # on all PEs: the row is free
-            self._table["n_pes"][row] = 0
+            self.forget(made)
             raise
 
-    def team_destroy(self, team: int) -> None:
-        if team in PREDEFINED:
-            raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
-        self._row(team)
+    def _init(self, pes: list[int]) -> Team:
+        text = str(pes)
+        if len(text) > LONGEST:
+            text = f"{text[: LONGEST - 12]}..., {zlib.crc32(text.encode()):08x}"
+        what = f"team_init({text})"
+        return self._make(what, partial(self._lobby.largest, pes, what), pes)
+
+    def _destroy(self, team: int) -> None:
         self._meeting.largest(team, "team_destroy", 0)
         self.forget(team)
 
@@ -99,33 +89,12 @@ class Teams:
         """Leave a team whose members have ended all calls, without telling them."""
         self._table["n_pes"][team] = 0
 
-    def team_init(self, pes: list[int]) -> Team:
-        check_members("team_init", pes, self._world.job.my_pe, self._world.job.n_pes)
-        text = str(pes)
-        if len(text) > LONGEST:
-            text = f"{text[: LONGEST - 12]}..., {zlib.crc32(text.encode()):08x}"
-        what = f"team_init({text})"
-        return self._make(what, partial(self._lobby.largest, pes, what), pes)
-
-    # --- rows of the table
-
-    def _row(self, team: int) -> Any:
-        if not 0 <= team < self._most or not self._table["n_pes"][team]:
-            raise TeamError(
-                f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
-            )
-        return self._table[team]
-
     def members(self, team: int) -> list[int]:
         """The members of a team, as PEs of the job."""
-        self._row(team)
+        self.check(team)
         return self._meeting.pes(team)
 
-    def _split(self, what: str, parent: int, ranks: range) -> Team:
-        """Make a team of the members `ranks` of `parent`; collective over `parent`."""
-        members = self.members(parent)
-        agree = partial(self._meeting.largest, parent, what)
-        return self._make(what, agree, [members[rank] for rank in ranks])
+    # --- rows of the table
 
     def _make(self, what: str, agree: Callable[[int], int], pes: Sequence[int]) -> Team:
         """Make a team of `pes`; `agree` gives the largest number of all PEs that call this."""

@@ -15,8 +15,6 @@ from numba import types
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.cpu.operations import atomics, collectives, multimem, waits
 from gpushmem.backends.cpu.operations.access import (
-    BAD_SIGNAL_OP,
-    TOO_SMALL,
     address_of,
     aligned,
     as_world,
@@ -48,6 +46,7 @@ from gpushmem.backends.cpu.weak.pending import (
     ask,
 )
 from gpushmem.backends.cpu.weak.seen import as_seen, copy_as_seen, forget
+from gpushmem.backends.faults import BAD_SIGNAL_OP, TOO_SMALL
 from gpushmem.native.memory import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
 from gpushmem.native.structs import view
 from gpushmem.ops import QP_DEFAULT, SIGNAL_ADD, SIGNAL_SET
