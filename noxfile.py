@@ -55,6 +55,15 @@ def tests(session):
 
 
 @here
+def affected(session):
+    """The tests of what has changed since main, and of the rooms above; `-- BASE`: since that."""
+    files = session.run(
+        sys.executable, "-m", "tests.affected", *session.posargs, silent=True, log=False
+    )
+    session.run(sys.executable, "-m", "pytest", *TESTS, *files.split())
+
+
+@here
 def slow(session):
     """The slow tier."""
     python(session, "-m", "pytest", *TESTS, "-m", "slow")

@@ -233,7 +233,8 @@ kernel-read-only-array-written  gpushmem/kernel.py  runtime/test_runtime.py
 
 # Folder -> all tests of the room, for --all-tests; the longest that a file is in counts.
 ROOMS = {
-    "gpushmem": "runtime memory test_store.py test_disk.py simt/test_sim.py",
+    "gpushmem": "runtime memory test_store.py test_disk.py simt/test_sim.py launch/test_movers.py",
+    "gpushmem/native": "simt launch",
     "gpushmem/ops": "ops conformance runtime/test_arguments.py",
     "gpushmem/memory": "memory torch/test_symmetric.py",
     "gpushmem/backends": "ops conformance runtime memory",
