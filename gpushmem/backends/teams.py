@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 from gpushmem.backends.hostcalls import check_members
 from gpushmem.errors import ArgumentError, TeamError
@@ -16,6 +18,19 @@ PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
 
 class BaseTeams(ABC):
     """The teams of one PE."""
+
+    @property
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        """The operations, by name."""
+        return {
+            "team_my_pe": self.team_my_pe,
+            "team_n_pes": self.team_n_pes,
+            "team_translate_pe": self.team_translate_pe,
+            "team_split_strided": self.team_split_strided,
+            "team_split_2d": self.team_split_2d,
+            "team_init": self.team_init,
+            "team_destroy": self.team_destroy,
+        }
 
     def check(self, team: int, what: str = "") -> None:
         """Raise unless this PE has the team; `what` is the operation that is called."""

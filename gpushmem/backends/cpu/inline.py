@@ -99,7 +99,7 @@ class Inline:
             "peer_array": self._peer_array,
             "multicast_array": self._multicast_array,
             **{name: partial(self._atomic, OPS[name]) for name in atomics.ROWS},
-            **{name: getattr(teams, name) for name in OPS if name.startswith("team_")},
+            **teams.calls,
         }
         if weak is not None:
             plain = weak.inline(plain)

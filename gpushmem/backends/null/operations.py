@@ -262,7 +262,7 @@ def signal_wait_until(here: Here, signal: Any, timeout_ns: int | None, **given: 
 
 
 def _of_teams(name: str, here: Here, **given: Any) -> Any:
-    return getattr(here.teams, name)(**given)
+    return here.teams.calls[name](**given)
 
 
 def _nothing(here: Here, team: int = 0) -> None:

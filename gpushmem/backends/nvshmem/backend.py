@@ -174,6 +174,16 @@ class NvshmemBackend:
         loader = Loader(self._device, self._words, self._sharing(), library.far, self._tracer)
         self._loader = loader
         self._teams = Teams(self.synchronize)
+        # Operations that are neither queued by NVSHMEM nor run as kernels.
+        self._answers: dict[str, Callable[..., Any]] = {
+            "my_pe": lambda: self.my_pe,
+            "n_pes": lambda: self.n_pes,
+            "pe_accessible": lambda pe: 0 <= pe < self.n_pes,
+            "ask_smem": ask_smem,
+            "peer_array": self._peer_array,
+            "multicast_array": self._multicast_array,
+            **self._teams.calls,
+        }
         self._host_calls = HostCalls(
             self._device, loader, self.n_pes, self._scratch, self._check_symmetric
         )
@@ -417,12 +427,8 @@ class NvshmemBackend:
         native = {name: _as_native(value) for name, value in arguments.items()}
         arguments = checked(op, native, COPIED)
         stream = arguments.pop("stream", None)
-        if self._answer(op) is None:
+        if op.name not in self._answers:
             self._host_calls.preload(op, arguments, stream)
-
-    def _answer(self, op: Op) -> Callable[..., Any] | None:
-        """What does an operation that is neither queued by NVSHMEM nor run as a kernel."""
-        return getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         native = {name: _as_native(value) for name, value in arguments.items()}
@@ -437,7 +443,7 @@ class NvshmemBackend:
             )
         if self._far:
             self._check_sendable(op, arguments)
-        answer = self._answer(op)
+        answer = self._answers.get(op.name)
         if answer is not None and not op.facts.meets:
             return answer(**arguments)
         if answer is not None:
@@ -466,17 +472,6 @@ class NvshmemBackend:
                     "another library, which no network adapter reaches: pass "
                     "gpushmem.register(it), the same memory"
                 )
-
-    def _my_pe(self) -> int:
-        return self.my_pe
-
-    def _n_pes(self) -> int:
-        return self.n_pes
-
-    def _pe_accessible(self, pe: int) -> bool:
-        return 0 <= pe < self.n_pes
-
-    _ask_smem = staticmethod(ask_smem)
 
     def _peer_array(self, array: Any, pe: int, name: str = "peer_array") -> GpuArray:
         check_pe(name, pe, self.n_pes)

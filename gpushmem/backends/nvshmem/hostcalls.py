@@ -57,6 +57,27 @@ class HostCalls:
         self._symmetric = symmetric  # raises unless an array is on the symmetric heap
         self._scratch = at(scratch, (SCRATCH,), np.dtype(np.uint8))
         self._room = device.array((ROOM,), np.dtype(np.uint8))
+        # By base name: what NVSHMEM queues on a stream.
+        self._queued: dict[str, Callable[..., Any]] = {
+            "put": self._put,
+            "get": self._get,
+            "put_signal": self._put_signal,
+            "signal_op": self._signal_op,
+            "signal_wait_until": self._signal_wait_until,
+            "p": self._p,
+            "g": self._g,
+            "flush": self._flush,
+            "quiet": self._quiet,
+            "barrier": self._barrier,
+            "barrier_all": self._barrier_all,
+            "sync": self._sync,
+            "sync_all": self._sync_all,
+            "broadcast": self._broadcast,
+            "fcollect": self._fcollect,
+            "alltoall": self._alltoall,
+            "reduce": self._reduce,
+            "reducescatter": self._reducescatter,
+        }
 
     def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         """Run the operation: on `stream`, or, if that is None, until it is complete."""
@@ -114,7 +135,7 @@ class HostCalls:
             return None
         if op.base in BY_SIZE and not given["src"].size:
             return None
-        return getattr(self, f"_{op.base}", None)
+        return self._queued.get(op.base)
 
     # --- on streams, by NVSHMEM
 
