@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from gpushmem.backends.hostcalls import check_members
+from gpushmem.backends.host_checks import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team

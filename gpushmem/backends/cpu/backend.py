@@ -32,7 +32,8 @@ from gpushmem.backends.cpu.traced import trace_kernels, tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.faults import ENDED
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer, no_modules
+from gpushmem.backends.host_checks import check_buffer
+from gpushmem.backends.hostcalls import no_modules
 from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.asking import Asking

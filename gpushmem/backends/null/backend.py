@@ -17,7 +17,8 @@ from gpushmem.artifacts.shape import PRIORITIES
 from gpushmem.backends import host_checks, pages
 from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer, no_modules
+from gpushmem.backends.host_checks import check_buffer
+from gpushmem.backends.hostcalls import no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import (

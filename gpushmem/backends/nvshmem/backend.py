@@ -22,14 +22,14 @@ from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import (
-    ask_smem,
+from gpushmem.backends.host_checks import (
     check_contiguous,
     check_not_on_heap,
     check_pe,
     not_symmetric,
     unreachable,
 )
+from gpushmem.backends.hostcalls import ask_smem
 from gpushmem.backends.nvshmem import clock, mps, transport
 from gpushmem.backends.nvshmem.external import check_external
 from gpushmem.backends.nvshmem.gpu import modules

@@ -61,7 +61,7 @@ TEXT_BYTES = 128
 KINDS = (
     "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
     *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
-    # of what is not symmetric, see `staged`:
+    # of what is not symmetric, see `host_collectives`:
     "all_gather", "gather", "scatter", "all_to_all",
     *(
         f"{what}({op})"
