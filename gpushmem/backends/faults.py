@@ -6,9 +6,18 @@ it at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from gpushmem.errors import ArgumentError, KernelError, ShmemError, SymmetryError, TeamError
+from gpushmem.arguments import shown
+from gpushmem.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CollectiveMismatch,
+    KernelError,
+    ShmemError,
+    SymmetryError,
+    TeamError,
+)
 from gpushmem.ops import QP_DEFAULT
 
 (
@@ -147,6 +156,21 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
         "{0} elements are to be compared, but status, indices or value has {1} elements",
     ),
 }
+
+
+# Why a collective is an error in which not all are.
+ALIKE = "Every PE must make the same collective calls in the same order"
+
+
+def different_calls(said: Mapping[int, str]) -> CollectiveMismatch:
+    """The error for PEs that are in different collectives; `said` has the call of each."""
+    calls = "; ".join(f"PE {pe}: {text}" for pe, text in said.items())
+    return CollectiveMismatch(f"PEs met in different collective calls: {calls}. {ALIKE}")
+
+
+def no_stream(stream: object) -> ArgumentTypeError:
+    """The error for what is no stream on a machine's own cores."""
+    return ArgumentTypeError(f"a stream comes from gpushmem.stream(), or is 0; got {shown(stream)}")
 
 
 def error_of(fault: int, where: str, *values: object) -> ShmemError:

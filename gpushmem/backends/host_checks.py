@@ -1,27 +1,48 @@
-"""Checks of host calls by their rows, as far as the job matters: its PEs, teams and symmetric heap.
+"""Checks of host calls, as far as the job matters: its PEs, its teams, its symmetric heap.
 
-For backends that do not check while a call runs, as cpu does. `host_arguments` has looked at types
-before. Of arrays only shape, dtype and flags are read.
+`check` checks a call by its row. The cpu backend makes single checks while a call runs. Types have
+been looked at before (`host_arguments`). Of arrays only shape, dtype and flags are read.
 """
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gpushmem.backends.faults import (
     BAD_COMPARISON,
+    BAD_PE,
     BAD_ROOT,
     BAD_SIGNAL_OP,
+    BAD_STRIDE,
     EMPTY,
     NO_ROOM,
     NOT_DIVISIBLE,
+    OUTSIDE,
     error_of,
 )
-from gpushmem.backends.hostcalls import check_contiguous, check_copy, check_pe, check_strided
+from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op, roles
 
-__all__ = ["check"]
+__all__ = [
+    "check",
+    "check_buffer",
+    "check_contiguous",
+    "check_copy",
+    "check_members",
+    "check_not_on_heap",
+    "check_pe",
+    "check_strided",
+    "checked_integer",
+    "not_symmetric",
+    "unreachable",
+]
+
+Array = np.ndarray[Any, Any]
 
 Given = dict[str, Any]
 
@@ -91,3 +112,112 @@ def _check_parts(op: Op, given: Given, n: int) -> None:
     needed = {"fcollect": n * src.size, "reducescatter": src.size // n}.get(name, src.size)
     if dst.size < needed:
         raise error_of(NO_ROOM, name, dst.size, needed)
+
+
+# --- single checks, for backends that do them while a call runs
+
+
+def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
+    """`value` as an integer; raises `ArgumentError` unless it is one that `dtype` can hold."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name}: value must be an integer, not {value!r}") from None
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise ArgumentError(f"{name}: value {number} is outside of the range of {dtype}")
+    return number
+
+
+def check_pe(name: str, pe: Any, n_pes: int) -> None:
+    """Raise unless `pe` is the number of a PE."""
+    if not hasattr(pe, "__index__") or not 0 <= pe < n_pes:
+        raise error_of(BAD_PE, name, repr(pe), n_pes - 1)
+
+
+def check_members(name: str, pes: list[int], my_pe: int, n_pes: int) -> None:
+    """Refuse what is no list of the members of a team that the calling PE is in."""
+    for pe, times in Counter(pes).items():
+        check_pe(name, pe, n_pes)
+        if times > 1:
+            raise ArgumentError(f"{name}: PE {pe} is in the list {times} times: {pes}")
+    if my_pe not in pes:
+        raise ArgumentError(
+            f"{name}: the calling PE, {my_pe}, is not in the list {pes}: only its members call"
+        )
+
+
+def check_contiguous(name: str, which: str, array: Array) -> None:
+    """Raise unless the array is contiguous."""
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"{name}: {which} is not contiguous (shape {array.shape}, strides {array.strides}): "
+            "give the array it is part of to iput or iget, or copy it to an array that is"
+        )
+
+
+def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
+    """Raise if a copy does not fit: `which` array has `have` elements, and needs `want`."""
+    if not isinstance(dst, np.ndarray):
+        raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
+    if dst.dtype != src.dtype:
+        raise ArgumentError(
+            f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
+            "they must have the same dtype"
+        )
+    if have < want:
+        raise ArgumentError(
+            f"{name}: the {which} has {have} elements, {want} are to be copied: pass a slice"
+        )
+
+
+def check_strided(
+    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
+) -> None:
+    """Raise if a strided copy does not fit."""
+    check_copy(name, dst, src, "", 0, 0)
+    if min(dst_stride, src_stride) < 1 or nelems < 0:
+        raise error_of(BAD_STRIDE, name, dst_stride, src_stride, nelems)
+    for array, stride in ((dst, dst_stride), (src, src_stride)):
+        reached = (nelems - 1) * stride + 1 if nelems else 0
+        if reached > array.size:
+            raise error_of(OUTSIDE, name, reached - 1, array.size)
+        if not array.flags.c_contiguous:
+            raise ArgumentError(f"{name}: both arrays must be contiguous")
+
+
+def check_buffer(
+    backend: str, buffer: Any, memory: Array, on_gpu: bool, on_heap: Callable[[Array], bool]
+) -> None:
+    """Raise for a buffer that a backend without GPUs cannot register."""
+    if on_gpu:
+        raise ArgumentError(
+            f"register: this {type(buffer).__name__} is in a GPU's memory, which the {backend} "
+            "backend does not reach: register a copy in host memory"
+        )
+    check_not_on_heap(memory, on_heap)
+
+
+def check_not_on_heap(memory: Array, on_heap: Callable[[Array], bool]) -> None:
+    """Raise for a buffer that is already symmetric."""
+    if on_heap(memory):
+        raise ArgumentError(
+            f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
+            "the symmetric array itself"
+        )
+
+
+def not_symmetric(name: str, array: Any) -> SymmetryError:
+    """The error for a remote array that is not symmetric."""
+    kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
+    return SymmetryError(
+        f"{name}: the remote array ({kind}) is not on the symmetric heap: "
+        "allocate it with gpushmem.empty or zeros"
+    )
+
+
+def unreachable(name: str, pe: int, my_pe: int) -> SymmetryError:
+    """The error for a PE whose memory can be reached by operations only."""
+    return SymmetryError(
+        f"{name}: the memory of PE {pe} cannot be reached by loads and stores from PE {my_pe}: it "
+        "is not in TEAM_SHARED; use put and get"
+    )

@@ -1,4 +1,4 @@
-"""Helpers for host calls of operations, on all backends: checks, copies, and kernels for them.
+"""Helpers for host calls of operations, on all backends: kernels for them, and copies.
 
 A host call can run the operation as a kernel (`host_kernel`), so that host and kernels share one
 implementation.
@@ -6,9 +6,7 @@ implementation.
 
 from __future__ import annotations
 
-import operator
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +14,9 @@ import numpy as np
 from numba import cuda
 
 from gpushmem.backends.code import with_signature
-from gpushmem.backends.faults import BAD_AMOUNT, BAD_PE, BAD_STRIDE, OUTSIDE, error_of
-from gpushmem.errors import ArgumentError, BackendUnavailable, SymmetryError
+from gpushmem.backends.faults import BAD_AMOUNT, error_of
+from gpushmem.backends.host_checks import check_contiguous, check_copy, check_strided
+from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.ops import SMEM_BYTES, Op
 from gpushmem.ops.roles import Reduction
 from gpushmem.ops.row import ON_THE_HOST, Effect
@@ -98,120 +97,11 @@ def result_dtype(op: Op, arguments: dict[str, Any]) -> Any:
     return arguments[next(iter(op.arrays))].dtype if dtype == "element" else dtype
 
 
-def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
-    """`value` as an integer; raises `ArgumentError` unless it is one that `dtype` can hold."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name}: value must be an integer, not {value!r}") from None
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
-        raise ArgumentError(f"{name}: value {number} is outside of the range of {dtype}")
-    return number
-
-
 def ask_smem(amount: int) -> int:
     """The host's `ask_smem`."""
     if not 0 <= amount < len(SMEM_BYTES):
         raise error_of(BAD_AMOUNT, "ask_smem", amount)
     return SMEM_BYTES[amount]
-
-
-# --- checks of arguments. Of arrays they read only shape, dtype and flags.
-
-
-def check_pe(name: str, pe: Any, n_pes: int) -> None:
-    """Raise unless `pe` is the number of a PE."""
-    if not hasattr(pe, "__index__") or not 0 <= pe < n_pes:
-        raise error_of(BAD_PE, name, repr(pe), n_pes - 1)
-
-
-def check_members(name: str, pes: list[int], my_pe: int, n_pes: int) -> None:
-    """Refuse what is no list of the members of a team that the calling PE is in."""
-    for pe, times in Counter(pes).items():
-        check_pe(name, pe, n_pes)
-        if times > 1:
-            raise ArgumentError(f"{name}: PE {pe} is in the list {times} times: {pes}")
-    if my_pe not in pes:
-        raise ArgumentError(
-            f"{name}: the calling PE, {my_pe}, is not in the list {pes}: only its members call"
-        )
-
-
-def check_contiguous(name: str, which: str, array: Array) -> None:
-    """Raise unless the array is contiguous."""
-    if not array.flags.c_contiguous:
-        raise ArgumentError(
-            f"{name}: {which} is not contiguous (shape {array.shape}, strides {array.strides}): "
-            "give the array it is part of to iput or iget, or copy it to an array that is"
-        )
-
-
-def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
-    """Raise if a copy does not fit: `which` array has `have` elements, and needs `want`."""
-    if not isinstance(dst, np.ndarray):
-        raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
-    if dst.dtype != src.dtype:
-        raise ArgumentError(
-            f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
-            "they must have the same dtype"
-        )
-    if have < want:
-        raise ArgumentError(
-            f"{name}: the {which} has {have} elements, {want} are to be copied: pass a slice"
-        )
-
-
-def check_strided(
-    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
-) -> None:
-    """Raise if a strided copy does not fit."""
-    check_copy(name, dst, src, "", 0, 0)
-    if min(dst_stride, src_stride) < 1 or nelems < 0:
-        raise error_of(BAD_STRIDE, name, dst_stride, src_stride, nelems)
-    for array, stride in ((dst, dst_stride), (src, src_stride)):
-        reached = (nelems - 1) * stride + 1 if nelems else 0
-        if reached > array.size:
-            raise error_of(OUTSIDE, name, reached - 1, array.size)
-        if not array.flags.c_contiguous:
-            raise ArgumentError(f"{name}: both arrays must be contiguous")
-
-
-def check_buffer(
-    backend: str, buffer: Any, memory: Array, on_gpu: bool, on_heap: Callable[[Array], bool]
-) -> None:
-    """Raise for a buffer that a backend without GPUs cannot register."""
-    if on_gpu:
-        raise ArgumentError(
-            f"register: this {type(buffer).__name__} is in a GPU's memory, which the {backend} "
-            "backend does not reach: register a copy in host memory"
-        )
-    check_not_on_heap(memory, on_heap)
-
-
-def check_not_on_heap(memory: Array, on_heap: Callable[[Array], bool]) -> None:
-    """Raise for a buffer that is already symmetric."""
-    if on_heap(memory):
-        raise ArgumentError(
-            f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
-            "the symmetric array itself"
-        )
-
-
-def not_symmetric(name: str, array: Any) -> SymmetryError:
-    """The error for a remote array that is not symmetric."""
-    kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
-    return SymmetryError(
-        f"{name}: the remote array ({kind}) is not on the symmetric heap: "
-        "allocate it with gpushmem.empty or zeros"
-    )
-
-
-def unreachable(name: str, pe: int, my_pe: int) -> SymmetryError:
-    """The error for a PE whose memory can be reached by operations only."""
-    return SymmetryError(
-        f"{name}: the memory of PE {pe} cannot be reached by loads and stores from PE {my_pe}: it "
-        "is not in TEAM_SHARED; use put and get"
-    )
 
 
 # --- copies in host memory; `target` and `source` are the remote elements

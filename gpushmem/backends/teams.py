@@ -6,14 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from gpushmem.backends.hostcalls import check_members
+from gpushmem.backends.host_checks import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
 
-__all__ = ["PREDEFINED", "BaseTeams"]
+__all__ = ["PREDEFINED", "BaseTeams", "too_many"]
 
 PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
+
+
+def too_many(what: str, most: int) -> TeamError:
+    """The error for a team that would be one too many."""
+    return TeamError(
+        f"{what}: one of the PEs is in as many teams as there can be, {most} with the predefined "
+        "ones: destroy some, or set GPUSHMEM_MAX_TEAMS before the job starts"
+    )
 
 
 class BaseTeams(ABC):

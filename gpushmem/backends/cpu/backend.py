@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpushmem import settings, store
-from gpushmem.arguments import integer, shown
+from gpushmem.arguments import integer
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.named import places
 from gpushmem.artifacts.shape import PRIORITIES, carveout, shape_of
@@ -31,9 +31,10 @@ from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.cpu.traced import tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
-from gpushmem.backends.faults import ENDED
+from gpushmem.backends.faults import ENDED, no_stream
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer, no_modules
+from gpushmem.backends.host_checks import check_buffer
+from gpushmem.backends.hostcalls import no_modules
 from gpushmem.backends.readers import Readers
 from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.arrays import Arrays
@@ -41,7 +42,7 @@ from gpushmem.diagnosis.asking import Asking
 from gpushmem.diagnosis.interrupts import Interrupts
 from gpushmem.diagnosis.journal import Journal
 from gpushmem.diagnosis.termination import Late, Watch
-from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
+from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.job.board import DEADLOCK, HANDLED
 from gpushmem.job.forked import belongs
 from gpushmem.job.job import Job, current
@@ -430,9 +431,7 @@ class CpuBackend:
             return stream
         if stream is None or (isinstance(stream, int) and stream == 0):
             return self._device.default
-        raise ArgumentTypeError(
-            f"a stream comes from gpushmem.stream(), or is 0; got {shown(stream)}"
-        )
+        raise no_stream(stream)
 
     # --- host side of the operations
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.arguments import integer, shown
+from gpushmem.arguments import integer
 from gpushmem.artifacts.shape import PRIORITIES
 from gpushmem.backends import host_checks, pages
 from gpushmem.backends.base import Config, Shape
+from gpushmem.backends.faults import no_stream
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer, no_modules
+from gpushmem.backends.host_checks import check_buffer
+from gpushmem.backends.hostcalls import no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import (
-    ArgumentTypeError,
     BackendUnavailable,
     HeapExhausted,
     ShmemError,
@@ -178,9 +179,7 @@ class NullBackend:
         stream = given.pop("stream", None)
         default = isinstance(stream, int) and stream == 0
         if not default and not isinstance(stream, Stream | None):
-            raise ArgumentTypeError(
-                f"a stream comes from gpushmem.stream(), or is 0; got {shown(stream)}"
-            )
+            raise no_stream(stream)
         if op.base not in OPERATIONS:
             raise LookupError(
                 f"{op.base} has no host side: add it to OPERATIONS in backends/null/operations.py"

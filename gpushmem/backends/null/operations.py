@@ -17,7 +17,8 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.faults import EMPTY, TOO_SHORT, UNALIGNED, error_of
-from gpushmem.backends.hostcalls import ask_smem, copy_strided, not_symmetric
+from gpushmem.backends.host_checks import not_symmetric
+from gpushmem.backends.hostcalls import ask_smem, copy_strided
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import Deadlock
 from gpushmem.ops import OPS, SIGNAL_SET

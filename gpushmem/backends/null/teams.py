@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpushmem import settings
-from gpushmem.backends.teams import PREDEFINED, BaseTeams
+from gpushmem.backends.teams import PREDEFINED, BaseTeams, too_many
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops.team import Team
 
@@ -34,11 +34,7 @@ class Teams(BaseTeams):
     def _split(self, what: str, parent: int, ranks: range) -> Team:
         free = next((k for k in range(self._most) if k not in self._numbers), None)
         if free is None:
-            raise TeamError(
-                f"{what}: one of the PEs is in as many teams as there can be, {self._most} "
-                "with the predefined ones: destroy some, or set GPUSHMEM_MAX_TEAMS before the job "
-                "starts"
-            )
+            raise too_many(what, self._most)
         self._numbers.add(free)
         return Team(free)
 

@@ -21,15 +21,16 @@ from nvshmem import core as nvshmem
 from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Config, Shape
+from gpushmem.backends.faults import different_calls
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import (
-    ask_smem,
+from gpushmem.backends.host_checks import (
     check_contiguous,
     check_not_on_heap,
     check_pe,
     not_symmetric,
     unreachable,
 )
+from gpushmem.backends.hostcalls import ask_smem
 from gpushmem.backends.nvshmem import clock, mps, transport
 from gpushmem.backends.nvshmem.external import check_external
 from gpushmem.backends.nvshmem.gpu import modules
@@ -45,7 +46,6 @@ from gpushmem.backends.nvshmem.trace.traced import tracer
 from gpushmem.errors import (
     ArgumentError,
     BackendUnavailable,
-    CollectiveMismatch,
     HeapExhausted,
     ShmemError,
 )
@@ -84,9 +84,8 @@ class Nvshmem:
         shared = there.broadcast(mine if there.my_pe == 0 else None)
         heap_of_0 = int.from_bytes(shared[-8:], "little")
         if heap_of_0 != heap_bytes:
-            raise CollectiveMismatch(
-                _disagreement({0: ("init", heap_of_0), there.my_pe: ("init", heap_bytes)})
-            )
+            sizes = {0: heap_of_0, there.my_pe: heap_bytes}
+            raise different_calls({pe: _sized("init", nbytes) for pe, nbytes in sizes.items()})
         unique_id._data.view(np.uint8)[:] = np.frombuffer(shared[:-8], np.uint8)
         sharing = there.n_local > n_gpus
         try:
@@ -231,8 +230,8 @@ class NvshmemBackend:
         with self._tracer.meeting(what), named(what):
             said = self._exchange(what, (nbytes, what.encode()[:120]))
         if (said != said[self.my_pe]).any():
-            calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
-            raise CollectiveMismatch(_disagreement(calls))
+            calls = enumerate(said.tolist())
+            raise different_calls({pe: _sized(what.decode(), n) for pe, (n, what) in calls})
 
     def _sharing(self) -> int:
         """The number of PEs that use this PE's GPU, whatever the processes call it."""
@@ -514,15 +513,9 @@ def _end_job(reason: str) -> None:
         job.board.claim(TIMEOUT, job.my_pe, f"PE {job.my_pe}: {reason}")
 
 
-def _disagreement(calls: dict[int, tuple[str, int]]) -> str:
-    parts = [
-        f"PE {pe}: {what}" + (f" of {nbytes} bytes" if nbytes >= 0 else "")
-        for pe, (what, nbytes) in calls.items()
-    ]
-    return (
-        f"PEs met in different collective calls: {'; '.join(parts)}. Every PE must make the same "
-        "collective calls in the same order"
-    )
+def _sized(what: str, nbytes: int) -> str:
+    """A call as messages name it."""
+    return f"{what} of {nbytes} bytes" if nbytes >= 0 else what
 
 
 def _register(address: int, nbytes: int) -> None:

@@ -13,9 +13,10 @@ from numba import types
 
 from gpushmem.backends.code import array_moved, contiguous
 from gpushmem.backends.cpu.operations import convergence
-from gpushmem.backends.cpu.sync.host_barrier import ALIKE, elsewhere, mismatch
+from gpushmem.backends.cpu.sync.host_barrier import elsewhere, mismatch
 from gpushmem.backends.cpu.sync.world import WORLD
 from gpushmem.backends.faults import (
+    ALIKE,
     BAD_PE,
     BAD_QP,
     BAD_STRIDE,

@@ -21,6 +21,7 @@ from numba import types
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.sync.barrier import arrived, as_number, as_team, post, say
 from gpushmem.backends.cpu.sync.world import CROWDED, LINE_OF, TEAM, World
+from gpushmem.backends.faults import ALIKE, different_calls
 from gpushmem.diagnosis.account import Waiting
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.job.pes import compact
@@ -32,7 +33,6 @@ from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.parking import Parked
 
 __all__ = [
-    "ALIKE",
     "BYTES",
     "DTYPE",
     "GIVEN_UP",
@@ -55,7 +55,7 @@ TEXT_BYTES = 128
 KINDS = (
     "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
     *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
-    # of what is not symmetric, see `staged`:
+    # of what is not symmetric, see `host_collectives`:
     "all_gather", "gather", "scatter", "all_to_all",
     *(
         f"{what}({op})"
@@ -66,7 +66,6 @@ KINDS = (
 HOST, GIVEN_UP = KINDS.index("host"), KINDS.index("given up")
 DTYPE, BYTES = 1 << 8, 1 << 24  # factors of the dtype and of the number of bytes in a kind
 ROOTED = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce_to": "to"}
-ALIKE = "Every PE must make the same collective calls in the same order"
 
 
 DTYPES = (
@@ -399,10 +398,4 @@ class Meeting:
                 said[rank] = kind_name(kind, team, detail)
         said[me] = ours
         if any(text != ours for text in said):
-            raise CollectiveMismatch(
-                "PEs met in different collective calls: "
-                + "; ".join(
-                    f"PE {pe}: {text}" for pe, text in zip(self.pes(team), said, strict=True)
-                )
-                + f". {ALIKE}"
-            )
+            raise different_calls(dict(zip(self.pes(team), said, strict=True)))

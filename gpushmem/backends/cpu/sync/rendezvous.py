@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.sync.host_barrier import ALIKE, Meeting, native
+from gpushmem.backends.cpu.sync.host_barrier import Meeting, native
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.errors import CollectiveMismatch
+from gpushmem.backends.faults import different_calls
 
 __all__ = ["Lobby"]
 
@@ -35,8 +35,7 @@ class Lobby:
         others = [pe for pe in pes if pe != self._me]
         calls = self._round(what, others, what)
         if any(call != what for call in calls.values()):
-            said = "; ".join(f"PE {pe}: {calls.get(pe, what)}" for pe in sorted(pes))
-            raise CollectiveMismatch(f"PEs met in different collective calls: {said}. {ALIKE}")
+            raise different_calls({pe: calls.get(pe, what) for pe in sorted(pes)})
         return max(number, *map(int, self._round(what, others, str(number)).values()), -1)
 
     def _round(self, what: str, others: list[int], text: str) -> dict[int, str]:

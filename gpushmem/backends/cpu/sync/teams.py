@@ -9,7 +9,7 @@ from functools import partial
 from gpushmem.backends.cpu.sync.host_barrier import Meeting
 from gpushmem.backends.cpu.sync.rendezvous import Lobby
 from gpushmem.backends.cpu.sync.world import HALF_BYTES, LINE, RING_BYTES, World
-from gpushmem.backends.teams import PREDEFINED, BaseTeams
+from gpushmem.backends.teams import PREDEFINED, BaseTeams, too_many
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
@@ -107,11 +107,7 @@ class Teams(BaseTeams):
                 break
             row = agreed
             if row >= self._most:
-                raise TeamError(
-                    f"{what}: one of the PEs is in as many teams as there can be, {self._most} "
-                    "with the predefined ones: destroy some, or set GPUSHMEM_MAX_TEAMS before the "
-                    "job starts"
-                )
+                raise too_many(what, self._most)
         if joined:
             self._clear(row)
             self._enter(row, pes)

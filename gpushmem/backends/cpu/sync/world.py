@@ -6,7 +6,7 @@ The segments are mapped one after the other, `stride` bytes apart, so that
 
 The control memory has a part for each PE, `span` bytes apart: its table of teams, which it alone
 uses, and for each team the lines and boxes in which the other members write to it (`rounds`). The
-last row of the table is no team, but that of the `lobby`.
+last row of the table is no team, but that of the `rendezvous`.
 
 All of it is memory without a name (memfd): nothing is left when the last process ends, however it
 ends. Only what is written takes memory. Segments are sized by `World`, and emptied by `close`, so
@@ -56,7 +56,7 @@ TEAM = np.dtype(
         ("box_bytes", "i8"),
         ("world_pe", "i8"),  # the calling PE's number in the job
         ("span", "i8"),  # from memory of this PE to the same on the next one
-        ("stage", "i8"),  # address of its memory for what is not symmetric, see `staged`
+        ("stage", "i8"),  # address of its memory for what is not symmetric
         ("crowded", "i8"),  # until when hosts do not yield, see `meeting.rest`
     ],
     align=True,
