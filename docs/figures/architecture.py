@@ -14,9 +14,10 @@ def rooms(d):
         (("cpu", 1), ("nvshmem_cpu", 1), ("nvshmem", 1), ("null", 1)),
         (("diagnosis", 1), ("check", 1), ("trace", 1)),
         (("simt: the engine", 2), ("job", 1)),
+        (("parking", 1), ("native: compiled functions", 1)),
         (("artifacts: keys, limits, launch parameters", 1),),
     )
-    colours = ("violet", "violet", "blue", "blue", "orange", "green", "quiet", "green", "quiet")
+    colours = ("violet", "violet", "blue", "blue", "orange", "green", "quiet", "green", "green", "quiet")
     for k, (row, colour) in enumerate(zip(rows, colours, strict=True)):
         x, unit = 110, 440 / sum(share for _, share in row)
         for name, share in row:
@@ -24,10 +25,10 @@ def rooms(d):
             x += unit * share
     for k, name in ((0, "commands"), (3, "host"), (5, "backends")):
         d.label(98, 30 + 38 * k, name, "quiet", at="right", size=12)
-    d.arrow((26, 22), (26, 342), "quiet")
-    d.label(20, 358, "imports", "quiet", at="left", size=12)
+    d.arrow((26, 22), (26, 380), "quiet")
+    d.label(20, 396, "imports", "quiet", at="left", size=12)
     d.box(
-        556, 14, 128, 336, "for all:\n\nops\nsettings\narguments\nlines\nimports\nerrors", size=12
+        556, 14, 128, 374, "for all:\n\nops\nsettings\narguments\nlines\nimports\nerrors", size=12
     )
 
 
@@ -74,7 +75,7 @@ def job_memory(d):
     d.label(350, 282, "peer address  =  my address + (pe - my_pe) * stride", "blue")
 
 
-FIGURES = {"rooms": (370, rooms), "launch": (260, launch), "job-memory": (298, job_memory)}
+FIGURES = {"rooms": (408, rooms), "launch": (260, launch), "job-memory": (298, job_memory)}
 
 if __name__ == "__main__":
     write(FIGURES)
