@@ -52,6 +52,7 @@ LIGHT = {
     "from gpushmem.backends.nvshmem.compile import aot, compiler": ("gpushmem.simt",),
     "import gpushmem.diagnosis.jobs, gpushmem.start.launch.local": ("numba", "gpushmem.simt"),
     "import gpushmem.start.bootstrap": ("numba", "gpushmem.start.launch"),
+    "import gpushmem.simt.observe, gpushmem.parking": ("numba", "numpy", "llvmlite"),
     "import gpushmem.progress": ("rich", "numba", "numpy"),
     "import gpushmem.torch": ("numba", "numpy", "torch"),
     "import gpushmem.simulator": ("numba", "numpy", "click", "gpushmem.ops"),

@@ -1,8 +1,8 @@
 """Numba CUDA kernels on a CPU. Knows nothing of PEs.
 
-`Kernel` compiles a Python function, `Device` runs launches on streams, `waits` lists the
-waiting threads. An embedder adds operations with `bind`, written with the functions of
-`primitives`.
+What is outside of this folder imports nothing of it but the names of its modules `embed`,
+`functions`, `thread`, `layout`, `observe`, `launch`, `waits`, `libraries` and `programs`:
+docs/engine.md has a table.
 
 For users: `enable` and `disable`, the CUDA simulator for programs of `numba.cuda`.
 """
