@@ -12,7 +12,6 @@ from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.registry import BACKENDS
 from gpushmem.errors import ArgumentError
 from gpushmem.settings import SETTINGS
-from tests.test_project import PACKAGE, ROOT, loaded
 
 # What each variable takes, and what it does not.
 GOOD = {
