@@ -4,6 +4,9 @@
 def program(me, n, ...):            # between init and finalize
 
 host.run(2, program, ...)           # what each PE returned
+
+@host.in_pes(1, 2, 3)
+def test_copies(me, n):             # a program that is a test, in jobs of 1, 2 and 3 PEs
 """
 
 import functools
@@ -72,10 +75,19 @@ def job(function):
     return program
 
 
+def in_pes(*sizes, limit=pes.LIMIT, **env):
+    """Make `function(me, n)` a test, in jobs of so many PEs."""
+    return lambda function: pes.in_pes(*sizes, env=_with_the_cache(env), limit=limit)(job(function))
+
+
 def run(n, program, *args, limit=pes.LIMIT, **env):
     """Run a program in `n` PEs, with these environment variables; return what each returned.
 
     It has `limit` seconds.
     """
-    env = {"GPUSHMEM_CACHE_DIR": os.environ["GPUSHMEM_CACHE_DIR"], **env}
-    return pes.run(n, program, *args, env=env, limit=limit)
+    return pes.run(n, program, *args, env=_with_the_cache(env), limit=limit)
+
+
+def _with_the_cache(env):
+    """The variables, and that of the folder for compiled code: the tests'."""
+    return {"GPUSHMEM_CACHE_DIR": os.environ["GPUSHMEM_CACHE_DIR"], **env}

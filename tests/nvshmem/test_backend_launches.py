@@ -73,8 +73,8 @@ def last():
 # --- arguments
 
 
-@host.job
-def scalar_arguments(me, n):
+@host.in_pes(1)
+def test_scalars(me, n):
     scalars[1, 1](
         np.int8(-3), np.uint16(65535), -5, True, 2.5, np.float32(1.5), np.float16(0.5), 1j
     )
@@ -102,12 +102,8 @@ def scalar_arguments(me, n):
     assert driver.launches() == []
 
 
-def test_scalars():
-    host.run(1, scalar_arguments)
-
-
-@host.job
-def array_arguments(me, n):
+@host.in_pes(2)
+def test_arrays(me, n):
     a = shmem.full((4, 3), POISON, np.float32)
     b = shmem.to_device(np.arange(24).reshape(2, 3, 4))
     c = shmem.full(8, 2 + 1j)
@@ -132,12 +128,8 @@ def array_arguments(me, n):
     assert words(last()) == of_array(c[2:5])
 
 
-def test_arrays():
-    host.run(2, array_arguments)
-
-
-@host.job
-def numpy_arguments(me, n):
+@host.in_pes(1)
+def test_numpy_arrays_are_copied_in_and_out(me, n):
     kept = np.arange(12, dtype=np.int64).reshape(3, 4)
     constant = kept.copy()
     constant.flags.writeable = False
@@ -160,10 +152,6 @@ def numpy_arguments(me, n):
     assert driver.failures == []
 
 
-def test_numpy_arrays_are_copied_in_and_out():
-    host.run(1, numpy_arguments)
-
-
 # --- streams, shapes
 
 
@@ -174,8 +162,8 @@ class Torch:
         self.stream, self.cuda_stream = stream, int(stream.handle)
 
 
-@host.job
-def on_streams(me, n):
+@host.in_pes(2)
+def test_streams_and_shapes(me, n):
     from cuda.core import Device
 
     x = shmem.zeros(4)
@@ -212,12 +200,8 @@ def on_streams(me, n):
     assert driver.launches() == []
 
 
-def test_streams_and_shapes():
-    host.run(2, on_streams)
-
-
-@host.job
-def shared_memory(me, n):
+@host.in_pes(1)
+def test_dynamic_shared_memory(me, n):
     x = shmem.zeros(4)
     for nbytes in (64, 48 << 10, 100_000, 227 << 10, 64):
         one[1, 1, 0, nbytes](x)
@@ -226,10 +210,6 @@ def shared_memory(me, n):
         ArgumentError, match=r"needs 232449 bytes of shared memory per block \(0 st"
     ):
         one[1, 1, 0, (227 << 10) + 1](x)
-
-
-def test_dynamic_shared_memory():
-    host.run(1, shared_memory)
 
 
 @host.job
@@ -287,8 +267,8 @@ def test_a_gpu_is_whole_for_a_pe_that_sees_no_other():
         assert found == alone
 
 
-@host.job
-def attributes(me, n):
+@host.in_pes(1, limit=120)
+def test_attributes_of_launches(me, n):
     x = shmem.zeros(4)
     one[4, 32](x)
     launch = last()
@@ -327,12 +307,8 @@ def attributes(me, n):
     assert most[3] < most[None], "clusters do not fill a GPC"
 
 
-def test_attributes_of_launches():
-    host.run(1, attributes, limit=120)
-
-
-@host.job
-def priorities(me, n):
+@host.in_pes(1)
+def test_priorities_of_streams(me, n):
     from cuda.bindings import driver as cuda
 
     found = []
@@ -345,10 +321,6 @@ def priorities(me, n):
             shmem.stream(priority=wrong)
     with pytest.raises(ArgumentError, match="stream: priority must be an integer, not 'high'"):
         shmem.stream("high")
-
-
-def test_priorities_of_streams():
-    host.run(1, priorities)
 
 
 @host.job
@@ -377,8 +349,8 @@ def test_no_gpu():
     host.run(1, no_gpu, CUDA_VISIBLE_DEVICES="-1")
 
 
-@host.job
-def captured(me, n):
+@host.in_pes(2)
+def test_launches_in_a_graph(me, n):
     from cuda.core import Device
 
     x, y = shmem.zeros(4), shmem.full(4, 1000.0 * me)
@@ -400,10 +372,6 @@ def captured(me, n):
     assert words(found[0]) == of_array(x)
     shmem.barrier_all()
     assert x.numpy().tolist() == [0, 1000 * ((me - 1) % n), 0, 0]
-
-
-def test_launches_in_a_graph():
-    host.run(2, captured)
 
 
 # --- waiting
@@ -432,8 +400,8 @@ def test_hosts_do_not_wait_for_ever():
     host.run(1, held)
 
 
-@host.job
-def not_waited_for(me, n):
+@host.in_pes(2)
+def test_operations_beside_a_busy_stream(me, n):
     """Operations of the host are beside a stream that is busy."""
     stream, x = shmem.stream(), shmem.to_device(np.arange(3.0))
     y = shmem.full(3, POISON, np.float64)
@@ -456,12 +424,8 @@ def not_waited_for(me, n):
     assert y.numpy().tolist() == [5, 0, 1]
 
 
-def test_operations_beside_a_busy_stream():
-    host.run(2, not_waited_for)
-
-
-@host.job
-def interrupted(me, n):
+@host.in_pes(1)
+def test_ctrl_c(me, n):
     stream = shmem.stream()
     driver.hold(stream)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -471,10 +435,6 @@ def interrupted(me, n):
         shmem.synchronize()
     assert time.monotonic() - began < 2
     driver.let_go(stream)
-
-
-def test_ctrl_c():
-    host.run(1, interrupted)
 
 
 def told():
@@ -648,8 +608,9 @@ def parts_of_warps(me, n):
     send[1, 64](x, y)
 
 
-@host.job
-def sums_of_few(me, n):
+@pytest.mark.sweep
+@host.in_pes(1, limit=200)
+def test_sums_by_less_than_a_warp_are_refused(me, n):
     @shmem.jit
     def add_up(dst, src):
         shmem.reduce_block(shmem.TEAM_WORLD, dst, src, "sum")
@@ -666,11 +627,6 @@ def sums_of_few(me, n):
 def test_over_a_network_parts_of_warps_are_refused(n_pes):
     """There, all lanes of a warp take part."""
     host.run(n_pes, parts_of_warps, EMULATION_NODE_PES=1, EMULATION_DEVICES=n_pes, limit=120)
-
-
-@pytest.mark.sweep  # NVSHMEM's reductions take half a minute to compile
-def test_sums_by_less_than_a_warp_are_refused():
-    host.run(1, sums_of_few, limit=200)
 
 
 @host.job

@@ -156,8 +156,8 @@ INDICES = [
 ]  # fmt: skip
 
 
-@host.job
-def indexing(me, n):
+@host.in_pes(2)
+def test_indexing(me, n):
     model = own(me, 4 * 3 * 5, np.int32).reshape(4, 3, 5)
     for make in (shmem.array, shmem.to_device):
         x = make(model)
@@ -191,17 +191,13 @@ def indexing(me, n):
             np.asarray(x)
 
 
-def test_indexing():
-    host.run(2, indexing)
-
-
 DTYPES = ["?", "i1", "u2", "i8", "f2", "f4", "f8", "c8", "c16", "M8[s]", "bfloat16",
           "float8_e4m3fn", "float8_e5m2", [("a", "i4"), ("b", "f8")],
           [("x", "u1"), ("y", ("f4", 3))]]  # fmt: skip
 
 
-@host.job
-def dtypes(me, n):
+@host.in_pes(1, 3)
+def test_dtypes(me, n):
     for dtype in map(np.dtype, DTYPES):
         raw = (17 * np.arange(12 * dtype.itemsize) + me) % 120
         model = raw.astype(np.uint8).view(dtype).reshape(3, 4)
@@ -242,13 +238,8 @@ def dtypes(me, n):
         shmem.zeros(3, np.int32).view(np.int64)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_dtypes(n):
-    host.run(n, dtypes)
-
-
-@host.job
-def operators(me, n):
+@host.in_pes(1)
+def test_operators_say_what_to_write(me, n):
     for a in (shmem.zeros(4), shmem.device_array(4)):
         for use, says in (
             (lambda a: a == 1, r"==: the host cannot access .*: write a.numpy\(\) == "),
@@ -264,12 +255,8 @@ def operators(me, n):
         assert [float(x) for x in a] == [3] * 4
 
 
-def test_operators_say_what_to_write():
-    host.run(1, operators)
-
-
-@host.job
-def reshaped(me, n):
+@host.in_pes(1)
+def test_views_and_shapes(me, n):
     model = own(me, 24)
     x = shmem.array(model)
     for shape in ((2, 12), (4, -1), (2, 3, 4), (24,)):
@@ -291,12 +278,8 @@ def reshaped(me, n):
     assert (x.numpy() == own(9, 24)).all()
 
 
-def test_views_and_shapes():
-    host.run(1, reshaped)
-
-
-@host.job
-def copies_made(me, n):
+@host.in_pes(1)
+def test_slices_are_copied_in_few_pieces(me, n):
     """Reading and writing slices takes few calls of the driver."""
     from cuda.bindings import driver as cuda
 
@@ -326,15 +309,11 @@ def copies_made(me, n):
     assert (x.numpy() == model).all()
 
 
-def test_slices_are_copied_in_few_pieces():
-    host.run(1, copies_made)
-
-
 # --- other libraries
 
 
-@host.job
-def interfaces(me, n):
+@host.in_pes(2)
+def test_array_interfaces(me, n):
     model = own(me, 24, np.float32).reshape(4, 6)
     whole = shmem.array(model)
     base = whole.__cuda_array_interface__["data"][0]
@@ -383,10 +362,6 @@ def interfaces(me, n):
         driver.view(address, (3, 6), np.float32)
 
 
-def test_array_interfaces():
-    host.run(2, interfaces)
-
-
 class Foreign:
     """An array of another library, in a GPU's memory."""
 
@@ -395,8 +370,8 @@ class Foreign:
         self.__cuda_array_interface__ = array.__cuda_array_interface__
 
 
-@host.job
-def foreign_sources(me, n):
+@host.in_pes(1, 2)
+def test_arrays_of_other_libraries(me, n):
     x, y = shmem.full(6, POISON), shmem.to_device(own(me, 6))
     shmem.put(x[:3], Foreign(y[2:5]), (me + 1) % n)
     shmem.barrier_all()
@@ -406,11 +381,6 @@ def foreign_sources(me, n):
     assert y.numpy().tolist() == x.numpy().tolist()
     with pytest.raises(SymmetryError, match=r"put: the remote array .*not on the symmetric heap"):
         shmem.put(Foreign(y), y, 0)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_arrays_of_other_libraries(n):
-    host.run(n, foreign_sources)
 
 
 @host.job
@@ -484,8 +454,8 @@ def registering(me, n, make):
     shmem.register(array)  # left to finalize
 
 
-@host.job
-def registered_numpy(me, n):
+@host.in_pes(*SIZES)
+def test_registered_memory(me, n):
     registering(me, n, lambda values: (values, values))
     for wrong, match in (
         (np.zeros(4)[::2], "not contiguous"),
@@ -500,11 +470,6 @@ def registered_numpy(me, n):
     with pytest.raises(ArgumentError, match="is not registered"):
         shmem.unregister(np.zeros(2))
     shmem.unregister(shmem.register(np.zeros(0)))
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_registered_memory(n):
-    host.run(n, registered_numpy)
 
 
 @host.job
@@ -523,8 +488,8 @@ def test_registered_tensors():
     host.run(2, registered_tensor)
 
 
-@host.job
-def registered_on_the_gpu(me, n):
+@host.in_pes(1)
+def test_registered_memory_of_the_gpu(me, n):
     y = shmem.to_device(own(me, 4))
     for theirs in (Foreign(y), y):
         registered = shmem.register(theirs)
@@ -534,10 +499,6 @@ def registered_on_the_gpu(me, n):
         assert x.numpy().tolist() == own(me, 4).tolist()
         shmem.unregister(registered)
         assert y.numpy().tolist() == own(me, 4).tolist()
-
-
-def test_registered_memory_of_the_gpu():
-    host.run(1, registered_on_the_gpu)
 
 
 def cuda_tensor(array):
@@ -684,8 +645,8 @@ def test_symmetric_tensors_of_8_bit_floats():
     host.run(2, symmetric_tensors, EMULATION_DEVICES=2, **SMALL_GRANULES)
 
 
-@host.job
-def refused_buffers(me, n):
+@host.in_pes(2, EMULATION_DEVICES=2, **SMALL_GRANULES)
+def test_buffers_that_nvshmem_does_not_take(me, n):
     from cuda.core import Device
 
     pool = Device().allocate(GRANULE, stream=Device().create_stream())
@@ -709,27 +670,19 @@ def refused_buffers(me, n):
     shmem.unregister_symmetric(shmem.register_symmetric(Theirs(large, "i8")))
 
 
-def test_buffers_that_nvshmem_does_not_take():
-    host.run(2, refused_buffers, EMULATION_DEVICES=2, **SMALL_GRANULES)
-
-
-@host.job
-def buffers_of_part_of_a_granule(me, n):
+@host.in_pes(1)
+def test_granules_of_the_heap(me, n):
     says = rf"an allocation of {GRANULE}: .* in multiples of 8388608 bytes, here 8388608; NVSHMEM"
     with pytest.raises(ArgumentError, match=says):
         shmem.register_symmetric(Theirs(virtual(GRANULE), "i8"))
     shmem.register_symmetric(Theirs(virtual(4 * GRANULE), "i8", n=10))
 
 
-def test_granules_of_the_heap():
-    host.run(1, buffers_of_part_of_a_granule)
-
-
 # --- memory of others
 
 
-@host.job
-def peers(me, n):
+@host.in_pes(*SIZES)
+def test_memory_of_other_pes(me, n):
     x = shmem.array(own(me, 12).reshape(3, 4))
     shmem.barrier_all()
     for pe in range(n):
@@ -775,13 +728,8 @@ def peers(me, n):
         other.numpy()
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_memory_of_other_pes(n):
-    host.run(n, peers)
-
-
-@host.job
-def other_nodes(me, n):
+@host.in_pes(4, EMULATION_NODE_PES=2)
+def test_pes_on_several_machines(me, n):
     x = shmem.array(own(me, 2))
     shmem.barrier_all()
     near, far = me // 2 * 2, (me // 2 * 2 + 2) % 4
@@ -793,15 +741,11 @@ def other_nodes(me, n):
     shmem.barrier_all()
 
 
-def test_pes_on_several_machines():
-    host.run(4, other_nodes, EMULATION_NODE_PES=2)
-
-
 # --- PEs behind a network, whose adapters know no more memory than they are told of
 
 
-@host.job
-def sent_over_a_network(me, n):
+@host.in_pes(4, EMULATION_NODE_PES=2, EMULATION_DEVICES=4)
+def test_device_arrays_are_sent_to_other_nodes(me, n):
     far = (me + 2) % n
     x = shmem.full(6, POISON)
     kept = [shmem.to_device(own(me, 6)) for _ in range(3)]
@@ -821,12 +765,8 @@ def sent_over_a_network(me, n):
     shmem.put(x[4:], kept[0][:2], far)
 
 
-def test_device_arrays_are_sent_to_other_nodes():
-    host.run(4, sent_over_a_network, EMULATION_NODE_PES=2, EMULATION_DEVICES=4)
-
-
-@host.job
-def foreign_over_a_network(me, n):
+@host.in_pes(4, EMULATION_NODE_PES=2, EMULATION_DEVICES=4)
+def test_memory_of_other_libraries_is_refused_over_a_network(me, n):
     from cuda.core import Device
 
     buffer = Device().allocate(48, stream=Device().create_stream())
@@ -847,12 +787,8 @@ def foreign_over_a_network(me, n):
     shmem.unregister(theirs)
 
 
-def test_memory_of_other_libraries_is_refused_over_a_network():
-    host.run(4, foreign_over_a_network, EMULATION_NODE_PES=2, EMULATION_DEVICES=4)
-
-
-@host.job
-def reused(me, n):
+@host.in_pes(2, EMULATION_NODE_PES=1)
+def test_registered_blocks_are_reused(me, n):
     """Blocks are used again, and more are taken only when these are full."""
     before = driver.memory_used(me)
     for _ in range(50):
@@ -862,15 +798,11 @@ def reused(me, n):
     assert used <= 32 << 20, used
 
 
-def test_registered_blocks_are_reused():
-    host.run(2, reused, EMULATION_NODE_PES=1)
-
-
 # --- queue pairs
 
 
-@host.job
-def queue_pairs(me, n):
+@host.in_pes(*SIZES)
+def test_queue_pairs_are_nvshmems(me, n):
     first, more = shmem.qp_create(3), shmem.qp_create(1)
     assert (first.dtype, first.shape, more.shape) == (np.int32, (3,), (1,))
     numbers = [*first.numpy().tolist(), *more.numpy().tolist()]
@@ -878,8 +810,3 @@ def queue_pairs(me, n):
     if n > 1:
         with pytest.raises(CollectiveMismatch, match=r"qp_create\(1\)"):
             shmem.qp_create(1 + (me == 0))
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_queue_pairs_are_nvshmems(n):
-    host.run(n, queue_pairs)

@@ -37,8 +37,8 @@ def streams():
     return [None, 0, shmem.stream(), theirs, Torch()]
 
 
-@host.job
-def copies(me, n):
+@host.in_pes(*SIZES)
+def test_copies(me, n):
     right, left = (me + 1) % n, (me - 1) % n
     for stream in streams():
         for count in (1, 3, 7):
@@ -70,13 +70,8 @@ def copies(me, n):
     assert type(shmem.g(x, me)) is np.int64
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_copies(n):
-    host.run(n, copies)
-
-
-@host.job
-def signals(me, n):
+@host.in_pes(*SIZES)
+def test_signals(me, n):
     right, left = (me + 1) % n, (me - 1) % n
     for k, stream in enumerate(streams()):
         x, y = shmem.array(own(me, 3)), shmem.full(5, POISON)
@@ -91,11 +86,6 @@ def signals(me, n):
         assert flags.numpy().tolist() == [0, 2**63 + 7, 0]
         assert x.numpy().tolist() == own(me, 3).tolist(), k
         shmem.barrier_all()
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_signals(n):
-    host.run(n, signals)
 
 
 def expected(name, team, parts):
@@ -185,19 +175,15 @@ def test_collectives_of_two():
     host.run(2, collectives)
 
 
-@host.job
-def nothing(me, n):
+@host.in_pes(1, limit=150)
+def test_collectives_of_nothing(me, n):
+    """NVSHMEM's broadcast would launch no thread, and end the process: a kernel does it."""
     x = shmem.zeros(4, np.int32)
     for stream in streams():
         before = len(driver.launches())
         shmem.broadcast(shmem.TEAM_WORLD, x[:0], x[2:2], 0, stream=stream)
         shmem.fcollect(shmem.TEAM_WORLD, x[:0], x[2:2], stream=stream)
         assert len(driver.launches()) == before + 1
-
-
-def test_collectives_of_nothing():
-    """NVSHMEM's broadcast would launch no thread, and end the process: a kernel does it."""
-    host.run(1, nothing, limit=150)
 
 
 # --- PEs that share a GPU
@@ -342,8 +328,8 @@ def test_all_operations_that_become_kernels(first):
     host.run(1, as_kernels, KERNELS[first::8], limit=120)
 
 
-@host.job
-def timed(me, n):
+@host.in_pes(1)
+def test_waits_with_a_timeout(me, n):
     signal = shmem.zeros(2, np.uint64)
     kernel = Kernel(bool)
     assert shmem.signal_wait_until(signal, shmem.CMP_EQ, 2, timeout_ns=10**9) == np.True_
@@ -352,12 +338,8 @@ def timed(me, n):
     kernel.check("signal_wait_until", [signal, shmem.CMP_EQ, 2, 2**63 - 1])
 
 
-def test_waits_with_a_timeout():
-    host.run(1, timed)
-
-
-@host.job
-def on_a_stream(me, n):
+@host.in_pes(1)
+def test_values_put_on_a_stream(me, n):
     """Each has a value of its own, however late the stream comes to it."""
     x, stream = shmem.full(4, POISON), shmem.stream()
     kernel = Kernel(np.int64)
@@ -374,12 +356,8 @@ def on_a_stream(me, n):
     assert len(launches) == 3
 
 
-def test_values_put_on_a_stream():
-    host.run(1, on_a_stream)
-
-
-@host.job
-def arrays_of_the_host(me, n):
+@host.in_pes(1)
+def test_arrays_of_the_host(me, n):
     """`indices`, `status` and `value` may be NumPy's: then the call waits, on a stream, too."""
     ivars = shmem.zeros(3, np.uint64)
     status, value = np.array([0, 1, 0], np.int32), np.array([5, 6, 7], np.uint64)
@@ -407,10 +385,6 @@ def arrays_of_the_host(me, n):
         assert indices.tolist() == [0, 9, 2, 9, 9, 9]
         assert found == (2 if stream is None else None)
     assert driver.memory_used(me) == used
-
-
-def test_arrays_of_the_host():
-    host.run(1, arrays_of_the_host)
 
 
 # --- what is refused, in the words of the cpu backend

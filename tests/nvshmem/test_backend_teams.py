@@ -16,8 +16,8 @@ def members(team):
     return [team.translate_pe(k, TEAM_WORLD) for k in range(team.n_pes)]
 
 
-@host.job
-def strided(me, n):
+@host.in_pes(1, 2, 3)
+def test_strided(me, n):
     cases = [(0, 1, n), (n - 1, 1, 1), (0, 2, (n + 1) // 2), (0, 0, 1)]
     for start, stride, size in cases:
         team = shmem.team_split_strided(TEAM_WORLD, start, stride, size)
@@ -47,13 +47,8 @@ def strided(me, n):
     assert [members(t) for t in (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)] == [list(range(n))] * 3
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_strided(n):
-    host.run(n, strided)
-
-
-@host.job
-def listed(me, n):
+@host.in_pes(1, 2, 3)
+def test_of_lists(me, n):
     own = shmem.full(n + 1, 1000 * me)
     for pes in (list(range(n))[::-1], [n - 1], [1, 2, 0] if n == 3 else [0]):
         for _ in range(2):  # NVSHMEM wants another id each time
@@ -77,19 +72,10 @@ def listed(me, n):
             shmem.team_init(pes)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_of_lists(n):
-    host.run(n, listed)
-
-
-@host.job
-def backwards(me, n):
+@host.in_pes(2)
+def test_a_negative_stride_is_not_there(me, n):
     with pytest.raises(ArgumentError, match="no teams with a stride below 1, such as -1"):
         shmem.team_split_strided(TEAM_WORLD, n - 1, -1, n)
-
-
-def test_a_negative_stride_is_not_there():
-    host.run(2, backwards)
 
 
 @host.job
@@ -137,8 +123,8 @@ def test_as_many_teams_as_there_can_be():
     host.run(2, as_many_as_there_can_be, NVSHMEM_MAX_TEAMS=12)
 
 
-@host.job
-def busy(me, n):
+@host.in_pes(1)
+def test_teams_wait_for_kernels(me, n):
     """Making and ending a team waits for this PE's kernels."""
     stream = shmem.stream()
     team = shmem.team_split_strided(TEAM_WORLD, 0, 1, n)
@@ -155,7 +141,3 @@ def busy(me, n):
     shmem.set_timeout(None)
     assert team.n_pes == n
     team.destroy()
-
-
-def test_teams_wait_for_kernels():
-    host.run(1, busy)

@@ -109,8 +109,8 @@ def test_waits_for_an_operation_end_with_the_timeout():
     host.run(1, own_is_held, [*BY_NVSHMEM, *QUICK], limit=120)
 
 
-@host.job
-def copies_time_out(me, n):
+@host.in_pes(1)
+def test_copies(me, n):
     """Copies are of our own stream, and their waits end."""
     device = shmem.runtime.current().backend._device
     x = shmem.to_device(np.arange(6.0))
@@ -128,12 +128,8 @@ def copies_time_out(me, n):
     assert x.numpy().tolist() == [7, 1, 2, 3, 4, 5]
 
 
-def test_copies():
-    host.run(1, copies_time_out)
-
-
-@host.job
-def in_pieces(me, n):
+@host.in_pes(1)
+def test_large_copies_go_in_pieces(me, n):
     """More than the pinned memory holds: contiguous, and rows with gaps between them."""
     from gpushmem.backends.nvshmem.gpu import device
 
@@ -145,10 +141,6 @@ def in_pieces(me, n):
         assert (x[index].numpy() == rows[index]).all()
         rows[index] = x[index] = -rows[index]
         assert (x.numpy() == rows).all()
-
-
-def test_large_copies_go_in_pieces():
-    host.run(1, in_pieces)
 
 
 # --- loading
@@ -193,8 +185,8 @@ def test_code_is_loaded_eagerly_unless_the_user_wants_it_otherwise(asked):
     assert mode == f"CU_MODULE_{asked or 'EAGER'}_LOADING"
 
 
-@host.job
-def defined_again(me, n):
+@host.in_pes(1, limit=120)
+def test_code_that_nvshmem_knows_stays_loaded(me, n):
     """A kernel that goes with its function stays loaded, as NVSHMEM knows its code."""
     from tests.nvshmem.emulation import nvshmem_bindings
 
@@ -217,10 +209,6 @@ def defined_again(me, n):
     shmem.zeros(3)  # NVSHMEM writes to all that it was told of
 
 
-def test_code_that_nvshmem_knows_stays_loaded():
-    host.run(1, defined_again, limit=120)
-
-
 # --- streams
 
 
@@ -231,8 +219,8 @@ class Wrapped:
         self.cuda_stream = stream.__cuda_stream__()[1] if stream else 0
 
 
-@host.job
-def ordered(me, n):
+@host.in_pes(1)
+def test_one_stream_waits_for_another(me, n):
     a, b, x = shmem.stream(), shmem.stream(), shmem.zeros(4)
     on = {stream: one[1, 1, stream].bind(x) for stream in (a, b, 0)}
     for first, second in ((a, b), (a, 0), (0, b)):
@@ -257,10 +245,6 @@ def ordered(me, n):
     driver.let_go(a)
 
 
-def test_one_stream_waits_for_another():
-    host.run(1, ordered)
-
-
 @shmem.jit
 def step(x, team, epochs):
     x[0] += 1
@@ -273,8 +257,8 @@ class Steps(Plan):
         self.launch(step, stream, x)
 
 
-@host.job
-def planned(me, n):
+@host.in_pes(1)
+def test_plans_on_streams_that_others_wrap(me, n):
     from cuda.core import Device
 
     plan, x = Steps(), shmem.zeros(4)
@@ -305,15 +289,11 @@ def planned(me, n):
     plan.free()
 
 
-def test_plans_on_streams_that_others_wrap():
-    host.run(1, planned)
-
-
 # --- freeing
 
 
-@host.job
-def freed(me, n):
+@host.in_pes(2)
+def test_arrays_are_freed_without_waiting(me, n):
     """Arrays go at any time, in a capture and while kernels run: their memory goes later."""
     from cuda.core import Device
 
@@ -338,10 +318,6 @@ def freed(me, n):
         shmem.device_array(300 << 20, np.uint8)
 
 
-def test_arrays_are_freed_without_waiting():
-    host.run(2, freed)
-
-
 @host.job
 def nearly_full(me, n):
     """What was freed is waited for when there is no room else; then there is none."""
@@ -356,8 +332,8 @@ def test_a_full_gpu_is_waited_for(pes_of_a_node):
     host.run(2, nearly_full, EMULATION_MEMORY=700 << 20, EMULATION_NODE_PES=pes_of_a_node)
 
 
-@host.job
-def kept_for_retry(me, n):
+@host.in_pes(1)
+def test_a_wait_that_times_out_frees_nothing(me, n):
     """A wait that ends early frees nothing; the next one does."""
     before = driver.memory_used(me)
     x, stream = shmem.device_array(1 << 20, np.uint8), shmem.stream()
@@ -370,10 +346,6 @@ def kept_for_retry(me, n):
     driver.let_go(stream)
     shmem.synchronize()
     assert driver.memory_used(me) == before
-
-
-def test_a_wait_that_times_out_frees_nothing():
-    host.run(1, kept_for_retry)
 
 
 @host.job

@@ -298,7 +298,8 @@ def test_libraries_of_kernels():
     pes.run(1, libraries)
 
 
-def without_a_device():
+@pes.in_pes(1, env={"EMULATION_DEVICES": 1})
+def test_a_device_chosen_after_init():
     import nvshmem.core as nv
 
     uid, me, n = pes.uid()
@@ -311,10 +312,6 @@ def without_a_device():
     Device(0).set_current()
     nv.free(nv.buffer(64))
     nv.finalize()
-
-
-def test_a_device_chosen_after_init():
-    pes.run(1, without_a_device, env={"EMULATION_DEVICES": 1})
 
 
 PROGRAM = """

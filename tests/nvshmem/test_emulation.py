@@ -55,7 +55,8 @@ def ok(result):
     return values[0] if values else None
 
 
-def devices():
+@pes.in_pes(1)
+def test_devices():
     from cuda.core import LEGACY_DEFAULT_STREAM, Device, EventOptions, Stream, system
 
     assert len(Device.get_all_devices()) == 2
@@ -74,10 +75,6 @@ def devices():
     assert Stream.from_handle(int(stream.handle)).device.device_id == 1
 
 
-def test_devices():
-    pes.run(1, devices)
-
-
 def visible():
     from cuda.core import Device
 
@@ -89,7 +86,8 @@ def test_visible_devices():
     assert pes.run(1, visible, env=env) == [[("0000:04:00.0", 0), ("0000:02:00.0", 1)]]
 
 
-def copies():
+@pes.in_pes(1)
+def test_copies():
     from cuda.core import Buffer, LegacyPinnedMemoryResource
 
     device, stream = started()
@@ -114,11 +112,8 @@ def copies():
         driver.view(seen.ctypes.data, 1, np.int8)
 
 
-def test_copies():
-    pes.run(1, copies)
-
-
-def pointers():
+@pes.in_pes(1, env={"EMULATION_MEMORY": 1 << 20})
+def test_pointers():
     from cuda.bindings import driver as cuda
 
     started()
@@ -152,10 +147,6 @@ def pointers():
     assert cuda.cuMemcpyDtoH(address, memory, 64)[0] == invalid
     ok(cuda.cuMemAlloc(600 << 10))
     assert cuda.cuMemAlloc(600 << 10)[0].name.endswith("OUT_OF_MEMORY")
-
-
-def test_pointers():
-    pes.run(1, pointers, env={"EMULATION_MEMORY": 1 << 20})
 
 
 def follow_a_device_pointer():

@@ -93,8 +93,8 @@ def test_the_example_runs(elsewhere, n):
     assert found == [3] * n, "two of Numba's kernels, and its own"
 
 
-@host.job
-def all_forms(me, n):
+@host.in_pes(1, limit=120)
+def test_every_form_of_loaded_code(me, n):
     import gc
 
     from cuda.bindings import driver as cuda
@@ -147,10 +147,6 @@ def all_forms(me, n):
             shmem.init_module(wrong)
     with pytest.raises(ArgumentError, match=r"^init_module: .*CUDA_ERROR_INVALID_IMAGE"):
         shmem.init_module(ObjectCode.from_cubin(b"x" * 64))
-
-
-def test_every_form_of_loaded_code():
-    host.run(1, all_forms, limit=120)
 
 
 @host.job

@@ -157,16 +157,12 @@ def test_the_amounts_are_in_the_code(linked):
     assert "call" not in ptx
 
 
-@host.job
-def asks(me, n):
+@pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
+@host.in_pes(1)
+def test_the_host_asks_on_gpus_too(me, n):
     assert [shmem.ask_smem(amount) for amount in range(3)] == list(SMEM_BYTES)
     with pytest.raises(shmem.ArgumentError, match="ask_smem: there is no amount 3 of shared"):
         shmem.ask_smem(3)
-
-
-@pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
-def test_the_host_asks_on_gpus_too():
-    host.run(1, asks)
 
 
 def test_the_headers_keep_as_many_bytes_for_nvshmem():

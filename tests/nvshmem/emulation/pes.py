@@ -18,6 +18,8 @@ import sys
 import time
 import traceback
 
+import pytest
+
 from tests.nvshmem.emulation import ROOT, environment
 
 LIMIT = 30.0
@@ -39,6 +41,25 @@ def run(n: int, function, *args, env=None, limit: float = LIMIT) -> list:
     if results is None:
         raise PesFailed(printed)
     return results
+
+
+def in_pes(*sizes, **options):
+    """Make a PE's program a test: one of `run`, in jobs of so many PEs, with these options."""
+
+    def decorate(program):
+        def alone():
+            run(sizes[0], program, **options)
+
+        def test(n):
+            run(n, program, **options)
+
+        test = pytest.mark.parametrize("n", sizes)(test) if len(sizes) > 1 else alone
+        for name in ("__name__", "__module__", "__doc__"):
+            setattr(test, name, getattr(program, name))
+        test.program, program.__qualname__ = program, f"{test.__name__}.program"
+        return test
+
+    return decorate
 
 
 def _start():
