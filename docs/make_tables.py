@@ -1,8 +1,11 @@
-"""Write what follows from tables: docs/settings.md, docs/doctor.md and docs/measurements.
+"""Write what follows from tables: docs/settings.md, docs/doctor.md, docs/measurements.
+
+And the list of rooms in docs/architecture.md, from the docstrings of the folders.
 
 python docs/make_tables.py
 """
 
+import ast
 import sys
 import textwrap
 from pathlib import Path
@@ -17,6 +20,8 @@ from gpushmem.doctor.nvshmem import VARIABLES
 from gpushmem.settings import SETTINGS
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+ROOMS, END_OF_ROOMS = "<!-- rooms -->\n", "<!-- end of rooms -->\n"
 
 SETTINGS_HEAD = """# Environment variables
 
@@ -107,9 +112,34 @@ def _source(check):
     return f"See <{check.source}>."
 
 
+def architecture_page():
+    """The page of the architecture with its list of rooms."""
+    before, _, rest = (DOCS / "architecture.md").read_text().partition(ROOMS)
+    return f"{before}{ROOMS}{''.join(_rooms())}{END_OF_ROOMS}{rest.partition(END_OF_ROOMS)[2]}"
+
+
+def _rooms():
+    """A line for each folder of the package, by its docstring; one for all that mirrors others'."""
+    yield "| room | what it is |\n| --- | --- |\n"
+    for path in sorted((ROOT / "gpushmem").rglob("__init__.py")):
+        name = str(path.parent.relative_to(ROOT / "gpushmem"))
+        if name != "." and not name.startswith("compat/nvshmem/"):
+            yield _room(name, path)
+    yield _room("kernels", ROOT / "kernels/__init__.py")
+
+
+def _room(name, path):
+    first = ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
+    return f"| `{name}` | {first} |\n"
+
+
 def pages():
     """{path below docs: text}, of all of them."""
-    ours = {"settings.md": settings_page(), "doctor.md": doctor_page()}
+    ours = {
+        "settings.md": settings_page(),
+        "doctor.md": doctor_page(),
+        "architecture.md": architecture_page(),
+    }
     return ours | measurements.pages()
 
 

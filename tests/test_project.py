@@ -354,6 +354,20 @@ def test_every_file_belongs_to_a_room():
     assert set(PACKAGE.rglob("*.py")) - at_home == LOOSE
 
 
+def test_every_room_is_on_the_page_of_the_architecture():
+    page = (ROOT / "docs/architecture.md").read_text()
+    folders = {room for room in ROOMS if not room.endswith(".py")}
+    assert [room for room in sorted(folders) if f"| `{room}` |" not in page] == []
+    assert len(page.splitlines()) <= 200
+
+
+def test_every_file_begins_with_what_it_is():
+    for path in (*PACKAGE.rglob("*.py"), *(ROOT / "kernels").glob("*.py")):
+        doc = ast.get_docstring(ast.parse(path.read_text()))
+        assert doc, path
+        assert doc.splitlines()[0].endswith("."), path
+
+
 def test_the_heap_knows_no_numba():
     for path in (PACKAGE / "memory").glob("*.py"):
         assert "numba" not in path.read_text(), path.name

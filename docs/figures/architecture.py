@@ -17,7 +17,18 @@ def rooms(d):
         (("parking", 1), ("native: compiled functions", 1)),
         (("artifacts: keys, limits, launch parameters", 1),),
     )
-    colours = ("violet", "violet", "blue", "blue", "orange", "green", "quiet", "green", "green", "quiet")
+    colours = (
+        "violet",
+        "violet",
+        "blue",
+        "blue",
+        "orange",
+        "green",
+        "quiet",
+        "green",
+        "green",
+        "quiet",
+    )
     for k, (row, colour) in enumerate(zip(rows, colours, strict=True)):
         x, unit = 110, 440 / sum(share for _, share in row)
         for name, share in row:
