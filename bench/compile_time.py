@@ -14,7 +14,7 @@ from harness import report, row
 from threads import FAMILIES
 
 import gpushmem as shmem
-from gpushmem.simt.grid import entry, sharing
+from gpushmem.simt.grid import entry, kernel_cache
 from gpushmem.simt.run.kernel import Kernel
 
 TURNS = 3  # of which the best counts
@@ -25,7 +25,7 @@ def first_call(name, which, lockstep):
     """Seconds that the first call of a case's plan takes, and the next."""
     own = Kernel._options
     Kernel._options = lambda self, block: own(self, block if lockstep else entry.ONE)
-    sharing.compiled = lambda function, argtypes, options, build, tier: build()
+    kernel_cache.compiled = lambda function, argtypes, options, build, tier: build()
     family = importlib.import_module(name)
     shmem.init(heap_size="2G")
     _, call = family.fused(family.CASES[which])

@@ -86,7 +86,7 @@ null-signal-set-adds  gpushmem/backends/null/operations.py  runtime/test_null.py
 null-status-turned-round  gpushmem/backends/null/operations.py  runtime/test_null.py
 - self.counts = np.ones(n, bool) if status is None else status.reshape(-1)[:n] == 0
 + self.counts = np.ones(n, bool) if status is None else status.reshape(-1)[:n] != 0
-artifacts-cluster-divides  gpushmem/artifacts/shape.py  runtime/test_launch.py
+artifacts-cluster-divides  gpushmem/artifacts/launch_shape.py  runtime/test_launch.py
 - if blocks % size:
 + if size % blocks:
 artifacts-options-not-in-key  gpushmem/artifacts/fingerprint.py  simt/test_fingerprint.py
@@ -111,16 +111,16 @@ intrinsics-nan-replaces  gpushmem/simt/intrinsics/atomics.py  simt/test_machine.
 intrinsics-lane-0-left-out  gpushmem/simt/intrinsics/synchronization.py  simt/test_meeting.py
 - return source if 0 <= source < LANES else lane
 + return source if 0 < source < LANES else lane
-bitcode-bfind-of-nothing  gpushmem/simt/bitcode/leaves.py  simt/test_bitcode.py
+bitcode-bfind-of-nothing  gpushmem/simt/bitcode/intrinsics.py  simt/test_bitcode.py
 - return builder.select(none, i32(-1), zeros)
 + return builder.select(none, i32(32), zeros)
 bitcode-libraries-mixed-up  gpushmem/simt/bitcode/library.py  simt/test_bitcode.py
 - return f" of {self.digest[:16]}"
 + return " of a library"
-blocks-atomics-done-once  gpushmem/simt/blocks/analysis.py  simt/test_lockstep.py
+blocks-atomics-done-once  gpushmem/simt/blocks/uniformity.py  simt/test_lockstep.py
 - if inst.op in ("atomicrmw", "cmpxchg"):
 + if inst.op == "cmpxchg":
-blocks-local-stores  gpushmem/simt/blocks/analysis.py  simt/test_own_memory.py
+blocks-local-stores  gpushmem/simt/blocks/uniformity.py  simt/test_own_memory.py
 - if label in self.local or pointer in self.varying or value in self.varying:
 + if pointer in self.varying or value in self.varying:
 grid-dynamic-memory-overlaps  gpushmem/simt/grid/entry.py  simt/test_kernels.py
@@ -146,7 +146,7 @@ numba-cuda-unaligned-memory  gpushmem/simt/numba_cuda/driver.py  simt/test_patch
 numba-cuda-freed-at-once  gpushmem/simt/numba_cuda/driver.py  simt/test_small_launches.py
 - partial(self._spend, memory) if spent else Copy(0, 0, 0, keep=memory)
 + partial(self._spend, memory) if spent else Copy(0, 0, 0)
-check-fence-of-all-queues  gpushmem/check/clock.py  check/test_order.py
+check-fence-of-all-queues  gpushmem/check/vector_clock.py  check/test_order.py
 - self.know_of_calls(pe, fenced_on(qp), on)
 + self.know_of_calls(pe, fenced_on(qp))
 check-neighbours-race  gpushmem/check/races.py  check/test_races.py
@@ -161,7 +161,7 @@ trace-waiting-taken-for-computing  gpushmem/trace/analysis.py  trace/test_trace.
 diagnosis-wrong-writers-named  gpushmem/diagnosis/report.py  launch/test_deadlocks.py
 - here = [(site, writer) for writer, target, site in found if target == pe]
 + here = [(site, writer) for writer, target, site in found if writer == pe]
-diagnosis-notice-repeated  gpushmem/diagnosis/termination.py  launch/test_failures.py
+diagnosis-notice-repeated  gpushmem/diagnosis/deadlock_detection.py  launch/test_failures.py
 - if self._noticed or not quiet_since.all():
 + if not quiet_since.all():
 job-long-account-cut-off  gpushmem/job/board.py  job/test_board.py
@@ -221,7 +221,7 @@ kernels-ring-chunk-of-the-step-before  kernels/all_reduce.py  kernels/test_all_r
 store-those-who-wait-not-told  gpushmem/store.py  test_store.py
 - if not self.done:
 + if self.done:
-disk-group-may-write-code  gpushmem/disk.py  test_disk.py
+disk-group-may-write-code  gpushmem/cache_files.py  test_disk.py
 - if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
 + if status.st_mode & stat.S_IWOTH:
 runtime-free-without-meeting  gpushmem/runtime.py  runtime/test_runtime.py memory

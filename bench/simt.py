@@ -16,7 +16,7 @@ from foundations import saxpy_loop
 from harness import best_of, report, row
 from numba import cuda, float32, int32, njit
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.run import cores
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.stream import Device

@@ -17,7 +17,7 @@ from harness import best_of, report, row, seconds
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.run.kernel import Kernel
 
 sys.path.append(str(Path(__file__).parent / "kernels"))

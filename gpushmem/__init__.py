@@ -39,7 +39,7 @@ _HOME = {
         "synchronize", "to_device", "trace_range", "tuning", "unregister", "unregister_symmetric",
         "wait_stream", "zeros",
     ),
-    "gpushmem.backends.about": ("Tuning",),
+    "gpushmem.backends.properties": ("Tuning",),
     "gpushmem.kernel": ("jit", "preload"),
     "gpushmem.groups": ("comm_from", "process_group_from", "team_from"),
     "gpushmem.start.launch.spawn": ("spawn",),
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted([*_MODULE_OF, *_operations()])
     if name in _MODULE_OF:
-        from gpushmem.garbage import seldom_collected  # noqa: PLC0415  (not needed to import it)
+        from gpushmem.gc_control import seldom_collected  # noqa: PLC0415  (not needed to import it)
 
         with seldom_collected():
             value = getattr(importlib.import_module(_MODULE_OF[name]), name)

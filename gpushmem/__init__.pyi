@@ -24,7 +24,7 @@ from gpushmem.runtime import (
     tuning as tuning, unregister as unregister, unregister_symmetric as unregister_symmetric,
     wait_stream as wait_stream, zeros as zeros,
 )
-from gpushmem.backends.about import Tuning as Tuning
+from gpushmem.backends.properties import Tuning as Tuning
 from gpushmem.kernel import jit as jit, preload as preload
 from gpushmem.groups import (
     comm_from as comm_from, process_group_from as process_group_from, team_from as team_from,

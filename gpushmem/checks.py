@@ -16,8 +16,8 @@ from typing import Any
 from gpushmem.arguments import integer, public, shown, taking
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import on_host
-from gpushmem.memory.asked import dtype_of, nbytes_of
 from gpushmem.memory.tensors import dtype_name
+from gpushmem.memory.validation import dtype_of, nbytes_of
 from gpushmem.ops.team import Team
 
 __all__ = [

@@ -19,8 +19,8 @@ from pathlib import Path
 from numba import cuda, types
 
 import gpushmem as shmem
-from gpushmem import beside as processes
-from gpushmem import disk, settings, store
+from gpushmem import background as processes
+from gpushmem import cache_files, settings, store
 from gpushmem.artifacts.toolchain import compilers, engine
 from gpushmem.backends.cpu.backend import CpuBackend
 from gpushmem.backends.cpu.sync import host_barrier
@@ -41,20 +41,20 @@ def beside() -> None:
     compiled. Where that has been done, or nothing is kept, or there is one core, nothing is done.
     """
     name, begun = (store.key(what, engine(), level()) + store.ENGINE for what in ("done", "begun"))
-    if len(os.sched_getaffinity(0)) < 2 or _is_known(name) or not disk.save(begun, b""):
+    if len(os.sched_getaffinity(0)) < 2 or _is_known(name) or not cache_files.save(begun, b""):
         return
     if settings.get("GPUSHMEM_PROGRESS") and sys.stderr.isatty():
         print("gpushmem: compiling the engine, once", file=sys.stderr, flush=True)
 
     def work() -> None:
         _compile()
-        disk.save(name, b"")
+        cache_files.save(name, b"")
 
     processes.beside(work)
 
 
 def _is_known(name: str) -> bool:
-    return disk.shipped(name) is not None or disk.load(name) is not None
+    return cache_files.shipped(name) is not None or cache_files.load(name) is not None
 
 
 def _compile() -> None:

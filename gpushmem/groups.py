@@ -16,7 +16,7 @@ from gpushmem.ops import TEAM_INVALID, TEAM_WORLD
 from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
 from gpushmem.runtime import current, given_ranks
-from gpushmem.start.bootstrap.given import GivenComm, GivenGroup
+from gpushmem.start.bootstrap.existing_groups import GivenComm, GivenGroup
 
 __all__ = ["comm_from", "process_group_from", "team_from"]
 

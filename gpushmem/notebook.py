@@ -21,7 +21,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from gpushmem import settings
-from gpushmem.backends import choice, registry
+from gpushmem.backends import registry, selection
 from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, ShmemError, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
 from gpushmem.start.launch.local import Outcome
@@ -159,7 +159,7 @@ def _backend(asked: Any) -> str:
     """The backend; raises `UsageError` if options exclude each other, or PEs cannot be forked."""
     if asked.check and (asked.memory or settings.get("GPUSHMEM_MEMORY")) == "weak":
         raise UsageError("%%gpushmem: --check sees every order: leave --memory weak out")
-    name, _ = choice.choose()
+    name, _ = selection.choose()
     if name not in (able := registry.that_record()):
         raise UsageError(
             f"%%gpushmem: PEs of the {name} backend know nothing of the notebook: set "

@@ -283,11 +283,11 @@ def _checked(run: Callable[[], list[Any]], known: Path | None) -> list[Any]:
 def _need_records(backend: str | None) -> None:
     """Raise `ArgumentError` if the PEs cannot be checked."""
     __tracebackhide__ = True
-    from gpushmem.backends import choice, registry  # noqa: PLC0415
+    from gpushmem.backends import registry, selection  # noqa: PLC0415
 
     if settings.memory_is_weak():
         raise ArgumentError("run_pes: the checker needs no weak memory: unset GPUSHMEM_MEMORY")
-    name, able = choice.choose(backend)[0], registry.that_record()
+    name, able = selection.choose(backend)[0], registry.that_record()
     if name not in able:
         raise ArgumentError(
             f"run_pes: the {name} backend records nothing for the checker; set GPUSHMEM_BACKEND="

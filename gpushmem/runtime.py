@@ -16,10 +16,10 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.arguments import integer, public, shown, taking
-from gpushmem.backends import choice, registry
-from gpushmem.backends.about import Tuning
+from gpushmem.backends import registry, selection
 from gpushmem.backends.base import GAP
-from gpushmem.beside import children_of_users
+from gpushmem.backends.properties import Tuning
+from gpushmem.background import children_of_users
 from gpushmem.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -28,12 +28,11 @@ from gpushmem.errors import (
     NotInitializedError,
     ShmemError,
 )
-from gpushmem.job import forked
-from gpushmem.job.ending import failed, interrupted, note_exceptions, tell_the_others
+from gpushmem.job import forks
+from gpushmem.job.exit_notice import failed, interrupted, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
 from gpushmem.job.job import current as current_job
 from gpushmem.job.peers import Peers
-from gpushmem.lines import user_line
 from gpushmem.memory.array import (
     Allocation,
     DeviceArray,
@@ -44,18 +43,19 @@ from gpushmem.memory.array import (
     reject_view,
     unwrap,
 )
-from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
-from gpushmem.memory.foreign import Attachment, Known, library_of, whose
+from gpushmem.memory.external_arrays import Attachment, Known, library_of, whose
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
 from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, memory_of
+from gpushmem.memory.validation import dtype_of, nbytes_of, plain, shape_of
 from gpushmem.ops import OPS, TEAM_WORLD, Op, host
 from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
+from gpushmem.source_lines import user_line
 from gpushmem.start import bootstrap as bootstraps
-from gpushmem.start.bootstrap.given import Given, given
+from gpushmem.start.bootstrap.existing_groups import Given, given
 from gpushmem.trace.counters import Stats
 
 
@@ -208,7 +208,7 @@ MOST_QPS = 1 << 16
 def current(what: str = "this") -> Runtime:
     """Return the current runtime; raises `NotInitializedError` naming the caller, `what`."""
     if _runtime is None:
-        forked.check(what)
+        forks.check(what)
         raise NotInitializedError(f"{what}: call gpushmem.init() first")
     return _runtime
 
@@ -262,8 +262,8 @@ def init(
     global _runtime, _given  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
-    if not forked.may_begin():
-        forked.check("init")
+    if not forks.may_begin():
+        forks.check("init")
     if _abandoned is not None:
         raise ShmemError(
             f"init: an error has ended the session of PE {_abandoned.backend.my_pe} of "
@@ -272,7 +272,7 @@ def init(
     for what, value in (("backend", backend), ("bootstrap", bootstrap)):
         if value is not None and not isinstance(value, str):
             raise ArgumentTypeError(f"init: {what} must be a name, not {shown(value)}")
-    name, _ = choice.choose(backend)
+    name, _ = selection.choose(backend)
     heap_size = None if heap_size is None else _heap_bytes(heap_size)
     made, asked = _backend_class(name), given(comm, process_group)
     pes = _meet(name, bootstrap, asked)
@@ -282,8 +282,8 @@ def init(
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))
-    forked.note(pes.my_pe, pes.n_pes, pes.n_pes == 1 and not _launched(pes))
-    _runtime = Runtime(forked.belongs(made(heap_bytes)))
+    forks.note(pes.my_pe, pes.n_pes, pes.n_pes == 1 and not _launched(pes))
+    _runtime = Runtime(forks.belongs(made(heap_bytes)))
     host.call = _host_call
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
@@ -477,7 +477,7 @@ VIEWS: dict[type, Callable[..., Any]] = {View: peer_view, MulticastView: Multica
 
 
 def _backend_class(name: str) -> Any:
-    why = choice.unusable(name)
+    why = selection.unusable(name)
     if why is not None:
         raise BackendUnavailable(why)
     return registry.load(registry.about(name).backend)

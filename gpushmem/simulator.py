@@ -18,7 +18,7 @@ from types import ModuleType
 
 import gpushmem.settings as settings  # noqa: PLR0402  (`from gpushmem` would import more)
 from gpushmem.errors import ArgumentError, BackendUnavailable
-from gpushmem.imports import WhenImported
+from gpushmem.import_hooks import WhenImported
 
 __all__ = ["at_start", "disable", "enable", "enabled", "is_enabled"]
 

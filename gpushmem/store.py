@@ -3,7 +3,7 @@
 `get_or_build(name, build)` is for every kind of code: kernels of both backends, C functions of the
 engine, NVSHMEM's functions. The name is a digest of all that the code depends on (`key`), so what
 is found under it never has to be compared with anything. It is looked for in this process, then on
-disk (`gpushmem.disk`), where other processes and earlier runs have left it. Who finds it nowhere
+disk (`cache_files`), where other processes and earlier runs have left it. Who finds it nowhere
 claims it, builds it, and keeps it, while others that need it wait. A claim is a lock on a file, so
 the system takes it back from a process that dies, and one of those that wait takes over. Names that
 end with ENGINE are of the package's own functions, which may have been installed with it, compiled.
@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
-from gpushmem import disk
-from gpushmem.disk import clear, contents, folder, speak
+from gpushmem import cache_files
+from gpushmem.cache_files import clear, contents, folder, speak
 
 __all__ = [
     "ENGINE", "clear", "contents", "folder", "get", "get_or_build", "has", "is_wanted", "key",
@@ -55,12 +55,12 @@ def get(name: str, load: Callable[[bytes], T]) -> T | None:
 
 def has(name: str) -> bool:
     """Whether something is kept under a name."""
-    return name in _objects or disk.has(name)
+    return name in _objects or cache_files.has(name)
 
 
 def is_wanted(name: str) -> bool:
     """Whether nothing is kept under a name, and, most probably, nobody builds it."""
-    return not has(name) and not disk.has(f"{name}.lock", BUILDING)
+    return not has(name) and not cache_files.has(f"{name}.lock", BUILDING)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def get_or_build(
         if name not in _objects:
             found = _installed(name, load) if keep and name.endswith(ENGINE) else None
             if found is None:
-                shared = keep and disk.enabled()
+                shared = keep and cache_files.enabled()
                 found = _shared(name, build, dump, load) if shared else build()
             _objects[name] = found
         return _objects[name]
@@ -97,7 +97,7 @@ def get_or_build(
 
 def _installed(name: str, load: Callable[[bytes], T]) -> T | None:
     """What came with the package; None if it did not, or cannot be used: then it is built."""
-    data = disk.shipped(name)
+    data = cache_files.shipped(name)
     if data is not None:
         with suppress(Exception):
             return load(data)
@@ -114,19 +114,19 @@ def _shared(
                     tell()
                 found = build()
                 data = dump(found)
-                claim.done = data is not None and disk.save(name, data)
+                claim.done = data is not None and cache_files.save(name, data)
                 break
             claim.take_or_wait()
         return found
 
 
 def _load(name: str, load: Callable[[bytes], T]) -> T | None:
-    data = disk.load(name)
+    data = cache_files.load(name)
     if data is not None:
         try:
             return load(data)
         except Exception as error:  # noqa: BLE001  (whatever is wrong with it, building works)
-            disk.complain(f"{disk.folder() / name} cannot be loaded: {error!r}")
+            cache_files.complain(f"{cache_files.folder() / name} cannot be loaded: {error!r}")
     return None
 
 
@@ -164,7 +164,7 @@ class _Claim:
             self.hopeless = True
 
     def _open(self) -> None:
-        self._directory = self._stack.enter_context(disk.opened(make=True))
+        self._directory = self._stack.enter_context(cache_files.opened(make=True))
         self._fd = os.open(self._name, LOCK, 0o600, dir_fd=self._directory)
         self._stack.callback(os.close, self._fd)
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem.backends import choice
-from gpushmem.garbage import OBJECTS
+from gpushmem.backends import selection
+from gpushmem.gc_control import OBJECTS
 
-if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
+if selection.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
     os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
 
 # What tests compile is kept for the tests that follow, and not among the user's own.

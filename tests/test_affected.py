@@ -15,12 +15,16 @@ def found_for(*names):
     ("changes", "runs", "leaves"),
     [
         ("kernels/halo.py", "kernels/test_halo.py torch/test_fusion.py", "simt conformance weak"),
-        ("gpushmem/torch/work.py", "torch/test_group.py", "simt kernels conformance"),
+        ("gpushmem/torch/async_work.py", "torch/test_group.py", "simt kernels conformance"),
         ("gpushmem/simt/run/queue.py", "simt/test_queue.py conformance/test_rma.py", "job"),
         ("gpushmem/simt/launch.py", "torch/test_fusion.py launch/test_deadlocks.py", "job"),
         ("gpushmem/simt/numba_cuda/driver.py", "simt/test_patch.py oracle/test_oracle.py", "job"),
         ("gpushmem/doctor/__init__.py", "doctor/test_checks.py", "simt torch"),
-        ("gpushmem/backends/cpu/waits.py", "conformance/test_waits.py weak/test_pending.py", "job"),
+        (
+            "gpushmem/backends/cpu/operations/waits.py",
+            "conformance/test_waits.py weak/test_pending.py",
+            "job",
+        ),
         ("gpushmem/errors.py", "simt/test_queue.py kernels/test_halo.py", ""),
         ("docs/kernels.md", "docs/test_pages.py", "simt kernels torch"),
         ("tests/weak/test_pending.py", "weak/test_pending.py", "simt weak/test_programs.py"),
@@ -40,7 +44,11 @@ def test_a_change_needs_the_tests_of_its_room_and_those_above(changes, runs, lea
 
 
 def test_nothing_above_the_engine_needs_all_of_its_tests():
-    above = found_for("gpushmem/backends/cpu/waits.py", "kernels/halo.py", "gpushmem/torch/work.py")
+    above = found_for(
+        "gpushmem/backends/cpu/operations/waits.py",
+        "kernels/halo.py",
+        "gpushmem/torch/async_work.py",
+    )
     assert len(above & set(ENGINE)) < len(ENGINE) / 3
 
 

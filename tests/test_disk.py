@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from gpushmem import disk, store
+from gpushmem import cache_files, store
 from tests.conftest import PLAIN, ROOT
 
 NAME, OTHER = store.key("a"), store.key("b")
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
     """An empty folder for compiled code; nobody has complained yet."""
     path = tmp_path / "cache"
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(path))
-    monkeypatch.setattr(disk, "_complained", False)
+    monkeypatch.setattr(cache_files, "_complained", False)
     return path
 
 
@@ -42,21 +42,21 @@ def in_a_process(function):
 
 
 def test_what_is_kept_is_found(folder, capsys):
-    assert disk.load(NAME) is None
-    disk.save(NAME, DATA)
-    disk.save(OTHER, b"")
-    assert disk.load(NAME) == DATA
-    assert disk.load(OTHER) == b""
-    assert disk.load(store.key("c")) is None
+    assert cache_files.load(NAME) is None
+    cache_files.save(NAME, DATA)
+    cache_files.save(OTHER, b"")
+    assert cache_files.load(NAME) == DATA
+    assert cache_files.load(OTHER) == b""
+    assert cache_files.load(store.key("c")) is None
     assert folder.stat().st_mode & 0o777 == 0o700
     assert capsys.readouterr().err == ""
 
 
 def test_nothing_is_kept_if_the_user_wants_so(folder, monkeypatch):
-    disk.save(NAME, DATA)
+    cache_files.save(NAME, DATA)
     monkeypatch.setenv("GPUSHMEM_CACHE", "0")
-    disk.save(OTHER, DATA)
-    assert disk.load(NAME) is None
+    cache_files.save(OTHER, DATA)
+    assert cache_files.load(NAME) is None
     assert [file.name for file in folder.iterdir() if file.name != "pruned"] == [NAME]
 
 
@@ -111,12 +111,12 @@ DAMAGES = [
 def test_what_is_damaged_is_not_there_and_said_once(folder, capsys, damage):
     rng = random.Random(damage.__name__)
     for _ in range(100 if damage in (flip, truncate, append, noise) else 3):
-        disk.save(NAME, DATA)
-        disk.save(OTHER, b"another" * 100)
+        cache_files.save(NAME, DATA)
+        cache_files.save(OTHER, b"another" * 100)
         damage(folder / NAME, rng)
-        assert disk.load(NAME) is None
-    disk.save(NAME, DATA)
-    assert disk.load(NAME) == DATA
+        assert cache_files.load(NAME) is None
+    cache_files.save(NAME, DATA)
+    assert cache_files.load(NAME) == DATA
     said = capsys.readouterr().err
     assert said.startswith("gpushmem: ")
     assert said.count("\n") == 1
@@ -128,55 +128,55 @@ def test_a_folder_that_cannot_be_had_only_costs_a_line(folder, capsys, monkeypat
     folder.write_text("a file")
     for path in (folder, folder / "below", "/proc/nowhere"):
         monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(path))
-        monkeypatch.setattr(disk, "_complained", False)
-        disk.save(NAME, DATA)
-        disk.save(NAME, DATA)
-        assert disk.load(NAME) is None
+        monkeypatch.setattr(cache_files, "_complained", False)
+        cache_files.save(NAME, DATA)
+        cache_files.save(NAME, DATA)
+        assert cache_files.load(NAME) is None
         assert capsys.readouterr().err.count("\n") == 1
     assert folder.read_text() == "a file"
 
 
 def test_code_is_not_taken_from_where_others_may_put_it(folder, capsys):
-    disk.save(NAME, DATA)
+    cache_files.save(NAME, DATA)
     for mode in (0o770, 0o707):
         folder.chmod(mode)
-        disk._complained = False
-        assert disk.load(NAME) is None
-        disk.save(OTHER, DATA)
+        cache_files._complained = False
+        assert cache_files.load(NAME) is None
+        cache_files.save(OTHER, DATA)
         assert "other users may write to" in capsys.readouterr().err
     folder.chmod(0o755)
-    assert disk.load(NAME) == DATA
-    assert disk.load(OTHER) is None
+    assert cache_files.load(NAME) == DATA
+    assert cache_files.load(OTHER) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_code_is_not_taken_from_another_user(folder, capsys):
-    disk.save(NAME, DATA)
+    cache_files.save(NAME, DATA)
     os.chown(folder, 54321, -1)
-    assert disk.load(NAME) is None
+    assert cache_files.load(NAME) is None
     assert "belongs to another user (54321)" in capsys.readouterr().err
     os.chown(folder, 0, -1)
     os.chown(folder / NAME, 54321, -1)
-    assert disk.load(NAME) is None
+    assert cache_files.load(NAME) is None
 
 
 def test_a_folder_may_be_a_link_to_ones_own(folder, tmp_path, capsys):
     (tmp_path / "large disk").mkdir(mode=0o700)
     folder.symlink_to("large disk")
-    disk.save(NAME, DATA)
-    assert disk.load(NAME) == DATA
+    cache_files.save(NAME, DATA)
+    assert cache_files.load(NAME) == DATA
     assert capsys.readouterr().err == ""
 
 
 def test_a_full_disk_only_costs_a_line(folder, capfd):
-    disk.save(OTHER, b"before")
+    cache_files.save(OTHER, b"before")
 
     def full():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         for _ in range(3):
-            disk.save(NAME, DATA)
-        assert disk.load(NAME) is None
-        assert disk.load(OTHER) == b"before"
+            cache_files.save(NAME, DATA)
+        assert cache_files.load(NAME) is None
+        assert cache_files.load(OTHER) == b"before"
 
     assert in_a_process(full) == 0
     assert capfd.readouterr().err.count("cannot be used for compiled code") == 1
@@ -186,8 +186,8 @@ def test_a_full_disk_only_costs_a_line(folder, capfd):
 def test_readers_and_writers_that_are_killed_leave_all_or_nothing(folder):
     def work():
         for k in range(10**6):
-            disk.save(NAME, DATA * (k % 7))
-            found = disk.load(NAME)
+            cache_files.save(NAME, DATA * (k % 7))
+            found = cache_files.load(NAME)
             assert found is None or found == DATA * (len(found) // len(DATA)), "half"
 
     rng = random.Random(1)
@@ -204,7 +204,7 @@ def test_readers_and_writers_that_are_killed_leave_all_or_nothing(folder):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-        found = disk.load(NAME)
+        found = cache_files.load(NAME)
         assert found is None or hashlib.sha256(found).digest() in WHOLE
 
 
@@ -212,21 +212,21 @@ WHOLE = {hashlib.sha256(DATA * k).digest() for k in range(7)}
 
 
 def age(path, days):
-    then = time.time() - days * disk.DAY
+    then = time.time() - days * cache_files.DAY
     os.utime(path, (then, then))
 
 
 def test_a_fifo_in_the_folder_holds_nobody_up(folder):
-    disk.save(OTHER, DATA)
-    (folder / disk.PRUNED).unlink()
-    for name in (NAME, disk.PRUNED, f"{NAME}.lock"):
+    cache_files.save(OTHER, DATA)
+    (folder / cache_files.PRUNED).unlink()
+    for name in (NAME, cache_files.PRUNED, f"{NAME}.lock"):
         os.mkfifo(folder / name, 0o600)
         os.utime(folder / name, (0, 0))  # the folder is to be pruned
 
     def build():
         built = store.get_or_build(NAME, lambda: DATA, bytes, bytes)
         assert built == DATA
-        assert disk.save(OTHER, DATA)
+        assert cache_files.save(OTHER, DATA)
 
     assert in_a_process(build) == 0
 
@@ -234,14 +234,14 @@ def test_a_fifo_in_the_folder_holds_nobody_up(folder):
 def test_what_nobody_has_used_for_long_is_deleted_and_nothing_else(folder):
     names = [store.key(k) for k in range(3)]
     for name in names:
-        disk.save(name, DATA)
+        cache_files.save(name, DATA)
     for other in ("mine.txt", "writing-0123456789abcdef"):
         (folder / other).write_text("")
     for file in folder.iterdir():
         age(file, 40)
     age(folder / names[1], -40)  # a clock that was wrong
-    assert disk.load(names[0]) == DATA  # so it is used
-    disk.save(OTHER, DATA)
+    assert cache_files.load(names[0]) == DATA  # so it is used
+    cache_files.save(OTHER, DATA)
     assert {file.name for file in folder.iterdir()} == {
         "pruned", "mine.txt", OTHER, names[0], names[1],
     }  # fmt: skip
@@ -251,12 +251,12 @@ def test_the_oldest_go_when_it_is_too_much(folder, monkeypatch):
     monkeypatch.setenv("GPUSHMEM_CACHE_SIZE", str(3 * (len(DATA) + 100)))
     names = [store.key(k) for k in range(5)]
     for days, name in enumerate(names):
-        disk.save(name, DATA)
+        cache_files.save(name, DATA)
         age(folder / name, 10 - days)
     age(folder / "pruned", 2)
-    disk.save(OTHER, DATA)
-    assert [disk.load(name) is not None for name in names] == [False] * 3 + [True] * 2
-    assert disk.load(OTHER) == DATA
+    cache_files.save(OTHER, DATA)
+    assert [cache_files.load(name) is not None for name in names] == [False] * 3 + [True] * 2
+    assert cache_files.load(OTHER) == DATA
 
 
 PROGRAM = """
@@ -292,7 +292,7 @@ def test_a_job_goes_well_whatever_has_become_of_what_was_kept(tmp_path):
         return done.stderr
 
     assert run() == ""
-    kept = sorted(file for file in cache.iterdir() if disk.RECORD.fullmatch(file.name))
+    kept = sorted(file for file in cache.iterdir() if cache_files.RECORD.fullmatch(file.name))
     assert len(kept) >= 6  # the scheduler's functions, and the kernel
     rng = random.Random(2)
     for k, file in enumerate(kept):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem import lines
-from gpushmem.lines import assigned_name, line_of
+from gpushmem import source_lines
+from gpushmem.source_lines import assigned_name, line_of
 
 
 def made():
@@ -34,7 +34,7 @@ def test_the_name_a_line_assigns_to():
 def test_several_on_a_line(monkeypatch, columns):
     """Without columns, as on Python 3.10, none of them has a name."""
     if not columns:
-        monkeypatch.setattr(lines.Line, "column", -1)
+        monkeypatch.setattr(source_lines.Line, "column", -1)
     elif sys.version_info < (3, 11):
         pytest.skip("Python 3.10 knows no columns")
     first, second = made(), made()
@@ -62,7 +62,7 @@ def test_threads_at_once():
     files = sorted(str(path) for path in Path(pytest.__file__).parents[1].glob("_pytest/*.py"))[:16]
 
     def parse(depth):
-        return parse(depth - 1) if depth else [lines._parsed(file) for file in files]
+        return parse(depth - 1) if depth else [source_lines._parsed(file) for file in files]
 
     gc.callbacks.append(let_others)
     try:

@@ -89,18 +89,18 @@ ROOMS = {
     "ops": ["errors"],
     "size.py": ["errors"],
     "settings.py": ["size", "errors"],
-    "lines.py": [],
-    "imports.py": [],
-    "garbage.py": [],
-    "disk.py": ["settings"],
+    "source_lines.py": [],
+    "import_hooks.py": [],
+    "gc_control.py": [],
+    "cache_files.py": ["settings"],
     "progress.py": ["settings"],
-    "store.py": ["disk"],
-    "beside.py": ["disk"],
-    "artifacts": ["store", "lines", "arguments", "settings", "errors"],
+    "store.py": ["cache_files"],
+    "background.py": ["cache_files"],
+    "artifacts": ["store", "source_lines", "arguments", "settings", "errors"],
     "parking.py": [],
-    "native": ["artifacts", "store", "garbage", "settings"],
+    "native": ["artifacts", "store", "gc_control", "settings"],
     "simt/base": ["native", "artifacts", "store", "settings", "errors"],
-    "simt/compiler": ["simt/base", "native", "artifacts", "store", "lines", "garbage"],
+    "simt/compiler": ["simt/base", "native", "artifacts", "store", "source_lines", "gc_control"],
     "simt/intrinsics": ["simt/compiler", "simt/base", "native", "artifacts"],
     "simt/bitcode": [
         "simt/intrinsics", "simt/compiler", "simt/base", "native", "artifacts", "store", "errors",
@@ -108,7 +108,7 @@ ROOMS = {
     "simt/blocks": ["simt/compiler", "simt/base", "native", "artifacts"],
     "simt/grid": [
         "simt/blocks", "simt/bitcode", "simt/intrinsics", "simt/compiler", "simt/base", "native",
-        "artifacts", "store", "disk", "beside", "errors",
+        "artifacts", "store", "cache_files", "background", "errors",
     ],
     "simt/run": [
         "simt/grid", "simt/compiler", "simt/base", "native", "parking", "artifacts", "store",
@@ -117,27 +117,28 @@ ROOMS = {
     "simt/interpret": ["simt/run", "simt/compiler", "simt/base", "artifacts", "errors"],
     "simt/numba_cuda": [
         "simt/interpret", "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base",
-        "artifacts", "settings", "imports", "errors",
+        "artifacts", "settings", "import_hooks", "errors",
     ],
     # The engine's public modules: all that other rooms may import of it.
     "simt": [
         "simt/numba_cuda", "simt/run", "simt/grid", "simt/bitcode", "simt/intrinsics",
         "simt/compiler", "simt/base",
     ],
-    "simulator.py": ["simt", "backends", "settings", "imports", "errors"],
-    "job": ["beside", "settings", "errors"],
+    "simulator.py": ["simt", "backends", "settings", "import_hooks", "errors"],
+    "job": ["background", "settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
-    "check": ["simt", "native", "artifacts", "job", "ops", "settings", "lines", "errors"],
+    "check": ["simt", "native", "artifacts", "job", "ops", "settings", "source_lines", "errors"],
     "trace/ring.py": ["ops", "size", "errors"],
     "trace/events.py": ["trace/ring", "ops"],
     "trace/counters.py": ["trace/ring", "ops", "size", "errors"],
-    "trace/facts.py": ["trace/ring", "trace/counters", "lines"],
+    "trace/event_facts.py": ["trace/ring", "trace/counters", "source_lines"],
     "trace": [
         "trace/ring", "trace/events", "trace/counters", "simt", "native", "ops", "settings",
         "errors",
     ],
     "diagnosis": [
-        "simt", "parking", "native", "artifacts", "job", "ops", "settings", "lines", "errors",
+        "simt", "parking", "native", "artifacts", "job", "ops", "settings", "source_lines",
+        "errors",
     ],
     "backends/cpu/sync": [
         "backends", "diagnosis", "simt", "parking", "native", "artifacts", "job", "ops", "size",
@@ -149,14 +150,15 @@ ROOMS = {
     ],
     "backends": [
         "backends/cpu/operations", "backends/cpu/sync", "check", "trace", "trace/ring",
-        "trace/facts", "trace/counters", "diagnosis", "simt", "parking", "native", "artifacts",
-        "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
+        "trace/event_facts", "trace/counters", "diagnosis", "simt", "parking", "native",
+        "artifacts", "job", "source_lines", "ops", "store", "settings", "size", "arguments",
+        "errors",
     ],
     "backends/nvshmem/versions.py": ["artifacts", "settings", "errors"],
     "backends/nvshmem/gpu": ["arguments", "errors"],
     "backends/nvshmem/trace": [
-        "backends", "backends/nvshmem/gpu", "trace/ring", "trace/events", "trace/facts", "ops",
-        "settings", "lines", "errors",
+        "backends", "backends/nvshmem/gpu", "trace/ring", "trace/events", "trace/event_facts",
+        "ops", "settings", "source_lines", "errors",
     ],
     "backends/nvshmem/operations": [
         "backends", "backends/nvshmem/trace", "backends/nvshmem/versions", "ops", "store", "errors",
@@ -177,23 +179,24 @@ ROOMS = {
     ],
     "start/launch": [
         "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
-        "beside", "garbage", "settings", "size", "arguments", "errors",
+        "background", "gc_control", "settings", "size", "arguments", "errors",
     ],
     "memory": ["backends", "artifacts", "size", "arguments", "errors"],
     "runtime.py": [
-        "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "beside",
-        "settings", "size", "lines", "arguments", "errors",
+        "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "background",
+        "settings", "size", "source_lines", "arguments", "errors",
     ],
     "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
         "kernels", "groups", "runtime", "memory", "backends/cpu/sync", "simt", "parking", "native",
-        "artifacts", "job", "ops", "settings", "lines", "imports", "arguments", "errors",
+        "artifacts", "job", "ops", "settings", "source_lines", "import_hooks", "arguments",
+        "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "compat": [
         "runtime", "memory", "simulator", "torch", "backends", "backends/cpu/operations", "simt",
-        "parking", "native", "artifacts", "job", "ops", "settings", "lines", "imports", "errors",
-        "__version__",
+        "parking", "native", "artifacts", "job", "ops", "settings", "source_lines", "import_hooks",
+        "errors", "__version__",
     ],
     "doctor": [
         "gpushmem", "backends", "backends/nvshmem", "backends/nvshmem/versions", "settings", "size",
@@ -205,7 +208,7 @@ ROOMS = {
     ],
     "engine.py": [
         "gpushmem", "backends", "backends/cpu/sync", "simt", "parking", "native", "artifacts",
-        "beside", "store", "disk", "settings",
+        "background", "store", "cache_files", "settings",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "notebook.py": [
@@ -216,8 +219,8 @@ ROOMS = {
     "cli": [
         "compat", "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis",
         "doctor", "engine", "explain", "kernel", "simulator", "backends", "backends/nvshmem",
-        "backends/nvshmem/compile", "backends/nvshmem/versions", "job",
-        "store", "progress", "settings", "size", "errors", "__version__",
+        "backends/nvshmem/compile", "backends/nvshmem/versions", "job", "store", "progress",
+        "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 

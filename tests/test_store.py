@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem import disk, store
+from gpushmem import cache_files, store
 from tests.conftest import PLAIN, ROOT
 
 NAME, OTHER = store.key("a"), store.key("b")
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     """An empty folder for compiled code, and a process that has built nothing."""
     path = tmp_path / "cache"
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(path))
-    monkeypatch.setattr(disk, "_complained", False)
+    monkeypatch.setattr(cache_files, "_complained", False)
     monkeypatch.setattr(store, "_objects", {})
     return path
 
@@ -148,7 +148,7 @@ def test_a_torn_record_is_built_again(folder, capsys):
 
 
 def test_a_record_that_cannot_be_loaded_is_built_again(folder, capsys):
-    disk.save(NAME, b"no pickle")
+    cache_files.save(NAME, b"no pickle")
     assert get(lambda: 5) == 5
     assert f"{NAME} cannot be loaded" in capsys.readouterr().err
     forget()
@@ -166,9 +166,9 @@ def test_without_a_folder_every_process_builds(folder, log, monkeypatch, capsys)
 
 
 def test_the_least_recently_used_go_when_it_is_too_much(folder, monkeypatch):
-    record = len(pickle.dumps(bytes(10_000))) + disk.HEAD_BYTES
+    record = len(pickle.dumps(bytes(10_000))) + cache_files.HEAD_BYTES
     monkeypatch.setenv("GPUSHMEM_CACHE_SIZE", str(3 * record + 100))
-    monkeypatch.setattr(disk, "PRUNING", 0)
+    monkeypatch.setattr(cache_files, "PRUNING", 0)
     names = [store.key(k) for k in range(6)]
     for k, name in enumerate(names):
         get(lambda: bytes(10_000), name)

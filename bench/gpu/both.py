@@ -18,7 +18,7 @@ import numpy as np
 from compilers import CASES, COMPILERS, WITH_NVSHMEM, kernels
 
 import gpushmem as shmem
-from gpushmem.artifacts.origin import written_for
+from gpushmem.artifacts.compiler_choice import written_for
 
 MODULES = dict(zip(COMPILERS, (numba.cuda, numba_cuda_mlir.cuda), strict=True))
 

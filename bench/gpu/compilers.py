@@ -167,7 +167,7 @@ def make(folder, arch="sm_90a"):
     from numba.cuda.typing.typeof import Purpose, typeof
 
     import gpushmem as shmem
-    from gpushmem.artifacts.arguments import pack, parameters, words_of
+    from gpushmem.artifacts.argument_packing import pack, parameters, words_of
     from gpushmem.backends.nvshmem.compile import aot, compiler
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,9 +16,9 @@ from prepare import code_of
 
 import gpushmem as shmem
 from gpushmem import runtime
-from gpushmem.artifacts.arguments import pack, words_of
+from gpushmem.artifacts.argument_packing import pack, words_of
 from gpushmem.backends.nvshmem.gpu.arrays import at
-from gpushmem.backends.nvshmem.gpu.status import check
+from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.backends.nvshmem.hostcalls import as_gpu
 from gpushmem.backends.nvshmem.kernels import Loaded
 

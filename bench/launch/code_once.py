@@ -16,7 +16,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 import gpushmem as shmem
 from gpushmem.artifacts.fingerprint import fingerprint
 from gpushmem.simt.grid import entry
-from gpushmem.simt.grid.sharing import machine
+from gpushmem.simt.grid.kernel_cache import machine
 from gpushmem.start.launch import local
 
 TURNS = 5

@@ -14,7 +14,7 @@ def rooms(d):
         (("cpu", 1), ("nvshmem_cpu", 1), ("nvshmem", 1), ("null", 1)),
         (("diagnosis", 1), ("check", 1), ("trace", 1)),
         (("simt: the engine", 2), ("job", 1)),
-        (("parking", 1), ("native: compiled functions", 1)),
+        (("parking", 1), ("native: C functions", 1)),
         (("artifacts: keys, limits, launch parameters", 1),),
     )
     colours = (
@@ -39,7 +39,12 @@ def rooms(d):
     d.arrow((26, 22), (26, 380), "quiet")
     d.label(20, 396, "imports", "quiet", at="left", size=12)
     d.box(
-        556, 14, 128, 374, "for all:\n\nops\nsettings\narguments\nlines\nimports\nerrors", size=12
+        556,
+        14,
+        128,
+        374,
+        "for all:\n\nops\nsettings\narguments\nsource_lines\nimport_hooks\nerrors",
+        size=12,
     )
 
 

@@ -19,7 +19,7 @@ from numba.cuda import cudadecl, cudaimpl
 from numba.cuda.core.imputils import builtin_registry as cuda_code
 from numba.cuda.typing.templates import builtin_registry as cuda_types
 
-from gpushmem.artifacts.origin import PACKAGE
+from gpushmem.artifacts.compiler_choice import PACKAGE
 
 __all__ = ["extensions", "of_mlir"]
 

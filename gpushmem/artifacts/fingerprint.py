@@ -30,12 +30,12 @@ from numba.core.types import Type
 from numba.cuda.dispatcher import CUDADispatcher
 
 from gpushmem import store
+from gpushmem.artifacts.compiler_choice import is_dispatcher
 from gpushmem.artifacts.extensions import extensions
-from gpushmem.artifacts.named import named
-from gpushmem.artifacts.origin import is_dispatcher
+from gpushmem.artifacts.global_arrays import named
+from gpushmem.artifacts.mlir_names import ROOT, is_theirs, twin
 from gpushmem.artifacts.toolchain import toolchain
-from gpushmem.artifacts.twins import ROOT, is_theirs, twin
-from gpushmem.lines import is_users
+from gpushmem.source_lines import is_users
 
 __all__ = ["adopted", "digest_of", "fingerprint", "fixed", "name_of"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpushmem import settings
-from gpushmem.artifacts.limits import LIMITS, Limits
+from gpushmem.artifacts.gpu_limits import LIMITS, Limits
 from gpushmem.errors import ArgumentError
 
 __all__ = ["LANES", "MAX_WARPS", "MODELS", "Gpu", "choose", "modelled"]

@@ -2,7 +2,7 @@
 
 The runtime, the arrays and `jit` use backends through it only: one symmetric segment per PE, device
 memory, streams, kernels, and the host side of the operations. `null` is the smallest
-implementation. A backend is a package with an `ABOUT` (`about`) and a row of `registry`.
+implementation. A backend is a package with an `ABOUT` (`properties`) and a row of `registry`.
 A *native array* is any object that the backend's kernels take as an array and Python can slice. It
 supports DLPack, and `__array_interface__` for host memory or `__cuda_array_interface__` for GPU
 memory: other libraries share memory through these.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from gpushmem.backends.code import with_signature
+from gpushmem.backends.codegen import with_signature
 from gpushmem.backends.faults import BAD_AMOUNT, error_of
 from gpushmem.backends.host_checks import check_contiguous, check_copy, check_strided
 from gpushmem.errors import ArgumentError, BackendUnavailable

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from gpushmem.backends.about import About
+from gpushmem.backends.properties import About
 
 __all__ = [
     "BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "that_trace",

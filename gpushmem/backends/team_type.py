@@ -18,7 +18,7 @@ from numba.cuda.models import register_model
 from numba.cuda.typing.templates import AttributeTemplate
 from numba.cuda.typing.typeof import typeof_impl
 
-from gpushmem.artifacts.refusal import Refused
+from gpushmem.artifacts.compile_errors import Refused
 from gpushmem.ops import OPS
 from gpushmem.ops.team import Team
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from gpushmem.backends.hostcalls import nbytes_of
 from gpushmem.backends.readers import During, Reader
-from gpushmem.lines import Place, user_place
 from gpushmem.ops import TEAM_WORLD, Op
-from gpushmem.trace.facts import Facts
+from gpushmem.source_lines import Place, user_place
+from gpushmem.trace.event_facts import Facts
 from gpushmem.trace.ring import CALL, COMPILE, KIND_OF, MEET, NO_PE, RANGE
 
 __all__ = ["HostTracer", "TeamsIn"]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from gpushmem.check.calls import Call
-from gpushmem.check.clock import Bit, Clock
 from gpushmem.check.conditions import CHANGES
+from gpushmem.check.vector_clock import Bit, Clock
 from gpushmem.ops.row import Op
 
 __all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "as_one", "other_pe"]

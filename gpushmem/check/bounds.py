@@ -14,7 +14,7 @@ import numpy as np
 
 from gpushmem.check.accesses import LOCAL, Access
 from gpushmem.check.history import History
-from gpushmem.check.pes import Pe
+from gpushmem.check.pe_memory import Pe
 
 __all__ = ["Outside", "outside"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpushmem.artifacts.gpu_model import LANES
-from gpushmem.check.clock import CALLED, DONE, READ, Bit, Clock, is_fenced
 from gpushmem.check.conditions import Write
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
+from gpushmem.check.vector_clock import CALLED, DONE, READ, Bit, Clock, is_fenced
 from gpushmem.ops import OPS, QP_DEFAULT
 from gpushmem.ops.roles import QueuePair, QueuePairs
 from gpushmem.ops.row import Effect, Op

@@ -16,9 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.check import bounds, log, missed, order, races, report, sarif, unwritten
+from gpushmem.check import (
+    bounds,
+    happens_before,
+    log,
+    lost_wakeups,
+    races,
+    report,
+    sarif,
+    uninitialized,
+)
 from gpushmem.check.history import History
-from gpushmem.check.known import Known
+from gpushmem.check.suppressions import Known
 
 __all__ = ["EXIT_CODE", "Findings", "Known", "problems", "recorded", "run_often"]
 
@@ -87,12 +96,12 @@ def problems(traces: list[log.Trace]) -> tuple[History, list[report.Problem]]:
     """What is wrong with a job that was recorded."""
     gc.disable()  # what is made is kept: looking for garbage would take a third of the time
     try:
-        history = order.history(traces)
+        history = happens_before.history(traces)
     finally:
         gc.enable()
     return history, report.problems(
-        history, races.races(history), missed.missed(history), missed.apart(history),
-        bounds.outside(history), unwritten.unwritten(history),
+        history, races.races(history), lost_wakeups.missed(history), lost_wakeups.apart(history),
+        bounds.outside(history), uninitialized.unwritten(history),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import Any, NamedTuple
 
-from gpushmem.check.clock import Bit, Clock
+from gpushmem.check.vector_clock import Bit, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
 
 __all__ = [

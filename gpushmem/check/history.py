@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpushmem.check.accesses import Access
-from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.log import Trace
-from gpushmem.check.pes import Pe
-from gpushmem.check.waits import Waits
+from gpushmem.check.pe_memory import Pe
+from gpushmem.check.synchronization import Waits
+from gpushmem.check.vector_clock import ENDED, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD
 
 __all__ = ["Apart", "History"]
@@ -26,7 +26,7 @@ class Apart(NamedTuple):
 
 
 class History:
-    """What all PEs did; `order` fills it."""
+    """What all PEs did; `happens_before` fills it."""
 
     def __init__(self, traces: Iterable[Trace]) -> None:
         self.pes = {trace.pe: Pe(trace) for trace in traces}

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from gpushmem.check.clock import ENDED, OUT, SENT, Clock
 from gpushmem.check.log import PHASE
+from gpushmem.check.vector_clock import ENDED, OUT, SENT, Clock
 
 __all__ = ["Block", "Launch"]
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.errors import ArgumentError
-from gpushmem.lines import is_users
+from gpushmem.source_lines import is_users
 
 __all__ = [
     "ACCESS",
@@ -64,7 +64,7 @@ RECORD = np.dtype(
         ("launch", "i8"),  # number of the launch; 0: the host
         ("thread", "i8"),  # number of the thread in the launch, or of the host's threads
         ("clock", "i8"),  # of the thread: meetings of its block << 32 | its own events
-        ("site", "i8"),  # address of a text, or, of the host, minus a number of `lines`
+        ("site", "i8"),  # address of a text, or, of the host, minus a number of a line
         ("words", "i8", 6),  # as the kind says
     ]
 )

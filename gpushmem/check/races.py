@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, Access, as_one
-from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.history import History
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
+from gpushmem.check.vector_clock import ENDED, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD, STORE
 
 __all__ = ["Race", "races"]

@@ -10,14 +10,14 @@ from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.accesses import Access
 from gpushmem.check.bounds import Outside
 from gpushmem.check.calls import Call
-from gpushmem.check.clock import CALLED, Clock
 from gpushmem.check.history import Apart as Divergence
 from gpushmem.check.history import History
 from gpushmem.check.log import BLOCK_BITS
-from gpushmem.check.missed import Apart, Missed
+from gpushmem.check.lost_wakeups import Apart, Missed
 from gpushmem.check.races import Race
-from gpushmem.check.unwritten import Unwritten
-from gpushmem.check.waits import Update
+from gpushmem.check.synchronization import Update
+from gpushmem.check.uninitialized import Unwritten
+from gpushmem.check.vector_clock import CALLED, Clock
 from gpushmem.ops import CMP_EQ, QP_ANY, QP_DEFAULT
 from gpushmem.ops.row import RETURN
 

@@ -7,7 +7,7 @@ import importlib
 import click
 
 from gpushmem import __version__
-from gpushmem.cli.layout import Group
+from gpushmem.cli.help_layout import Group
 
 __all__ = ["group"]
 

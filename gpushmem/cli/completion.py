@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from gpushmem.cli.layout import Command
+from gpushmem.cli.help_layout import Command
 
 __all__ = ["command"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from gpushmem import settings
-from gpushmem.cli.layout import Command
+from gpushmem.cli.help_layout import Command
 from gpushmem.cli.text import wrapped
 from gpushmem.doctor import checks
 from gpushmem.doctor.check import Row

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpushmem import settings
-from gpushmem.cli.layout import Command
+from gpushmem.cli.help_layout import Command
 from gpushmem.cli.text import columns, wrapped
 from gpushmem.errors import ShmemError
 from gpushmem.start.launch.program import Program

@@ -44,10 +44,10 @@ def _backends() -> list[str]:
 
 def _choice() -> dict[str, str | None]:
     """Return the backend that `init` would choose, and why."""
-    from gpushmem.backends import choice  # noqa: PLC0415
+    from gpushmem.backends import selection  # noqa: PLC0415
 
     try:
-        name, why = choice.choose()
+        name, why = selection.choose()
     except ShmemError as error:
         return {"name": None, "why": str(error)}
     return {"name": name, "why": why}

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from gpushmem.cli.layout import Command
-from gpushmem.cli.patience import give_up_after
+from gpushmem.cli.help_layout import Command
+from gpushmem.cli.time_limit import give_up_after
 from gpushmem.errors import ShmemError
 
 __all__ = ["command"]
@@ -75,7 +75,7 @@ def _table(job: int, rows: list[Any], most: int) -> Any:
     from rich.text import Text  # noqa: PLC0415
 
     from gpushmem.diagnosis.live import COMPUTING, WAITING  # noqa: PLC0415
-    from gpushmem.job.pes import compact  # noqa: PLC0415
+    from gpushmem.job.pe_ranges import compact  # noqa: PLC0415
 
     waiting = sum(row.does == WAITING for row in rows)
     pes = "1 PE" if len(rows) == 1 else f"{len(rows)} PEs"

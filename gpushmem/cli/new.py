@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gpushmem.cli.layout import Command
+from gpushmem.cli.help_layout import Command
 
 __all__ = ["command"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpushmem.cli.patience import give_up_after
+from gpushmem.cli.time_limit import give_up_after
 
 __all__ = ["command"]
 

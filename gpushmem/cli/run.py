@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from gpushmem import settings, store
-from gpushmem.backends import choice, registry
-from gpushmem.cli.ending import leave, show
-from gpushmem.cli.layout import Command
+from gpushmem.backends import registry, selection
+from gpushmem.cli.exit_codes import leave, show
+from gpushmem.cli.help_layout import Command
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import compiling
 from gpushmem.start.launch import handover
@@ -474,7 +474,7 @@ def _check_nodes(nodes: int | None, backend: str) -> None:
 def _backend() -> str:
     """The backend that PEs will use."""
     try:
-        return choice.choose()[0]
+        return selection.choose()[0]
     except ShmemError as error:
         raise click.ClickException(str(error)) from error
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from gpushmem import settings, simulator
-from gpushmem.cli.ending import leave, show
-from gpushmem.cli.layout import Command
+from gpushmem.cli.exit_codes import leave, show
+from gpushmem.cli.help_layout import Command
 from gpushmem.errors import ShmemError
 from gpushmem.start.launch.pe import of_the_script, status
 from gpushmem.start.launch.program import Program

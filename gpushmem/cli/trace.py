@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpushmem.cli.layout import Group
+from gpushmem.cli.help_layout import Group
 from gpushmem.errors import ShmemError
 from gpushmem.size import format_size
 

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from gpushmem import settings, simulator
-from gpushmem.backends import choice, registry
-from gpushmem.imports import WhenImported
+from gpushmem.backends import registry, selection
+from gpushmem.import_hooks import WhenImported
 from gpushmem.job import job as jobs
 from gpushmem.torch import set_variables
 
@@ -45,7 +45,7 @@ def activate() -> None:
     """
     if settings.get("GPUSHMEM_AS_NVSHMEM") == "0":
         return
-    if choice.choose()[0] in registry.that_use_gpus():
+    if selection.choose()[0] in registry.that_use_gpus():
         return
     set_variables()
     simulator.enable(devices=_devices())

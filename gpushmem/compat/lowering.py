@@ -1,7 +1,8 @@
 """Functions of nvshmem4py in kernels: names bound to operations, and what arguments become.
 
 There an operation moves as many elements as the shorter array has; here a shorter target is an
-error. So arrays are cut to the shorter length first, and what that loses is noted (`losses`).
+error. So arrays are cut to the shorter length first, and what that loses is noted
+(`size_mismatch`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 from numba.cuda import types
 from numba.cuda.typing.templates import Signature
 
-from gpushmem.artifacts.refusal import Refused
-from gpushmem.backends.code import contiguous
-from gpushmem.compat.losses import differ
+from gpushmem.artifacts.compile_errors import Refused
+from gpushmem.backends.codegen import contiguous
+from gpushmem.compat.size_mismatch import differ
 from gpushmem.errors import ShmemError
 from gpushmem.native.memory import intrinsic
 from gpushmem.simt.embed import bind

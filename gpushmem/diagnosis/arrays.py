@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
-from gpushmem.lines import Line, assigned_name, user_line
+from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.source_lines import Line, assigned_name, user_line
 
 __all__ = ["Arrays", "Found"]
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from gpushmem.diagnosis.account import Accountant
+from gpushmem.diagnosis.pe_state import Accountant
 from gpushmem.diagnosis.report import report
 from gpushmem.job.board import Board
 from gpushmem.parking import hosts

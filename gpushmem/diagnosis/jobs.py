@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushmem.diagnosis.job_reader import Outside, is_memory
 from gpushmem.diagnosis.live import Live, Row
-from gpushmem.diagnosis.outside import Outside, is_memory
 from gpushmem.diagnosis.report import gone, report_on
 from gpushmem.errors import ArgumentError
-from gpushmem.job.plain import plain
+from gpushmem.job.safe_text import plain
 
 __all__ = ["Found", "follow", "inspect", "jobs"]
 

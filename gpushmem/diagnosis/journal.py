@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.lines import Place, line_at, user_place
+from gpushmem.source_lines import Place, line_at, user_place
 
 __all__ = [
     "KEY_PE", "PARTS", "PLACES", "PUT", "PUTS", "SIGNALS", "TABLES", "WORD", "WORDS", "Journal",

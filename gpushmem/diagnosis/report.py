@@ -2,7 +2,7 @@
 
 The account of a PE has `host`, the user's threads that wait; `waits`, kernel threads that wait,
 equal ones combined; `busy`, kernels that run without waiting; `unstarted`, kernels with blocks that
-are not resident yet; `journal`, the recorded writes; `stacks`. See `account.py`.
+are not resident yet; `journal`, the recorded writes; `stacks`. See `pe_state.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpushmem.diagnosis.journal import Journals
 from gpushmem.job.board import Board
-from gpushmem.job.pes import compact
+from gpushmem.job.pe_ranges import compact
 
 __all__ = ["condition_of", "gone", "report", "report_on", "waits_for"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpushmem import settings
 from gpushmem.backends import registry
-from gpushmem.backends.about import About
+from gpushmem.backends.properties import About
 from gpushmem.doctor.check import NO_GPU
 from gpushmem.doctor.gpus import driver_version, gpus
 from gpushmem.doctor.limits import PLATFORM, SHM

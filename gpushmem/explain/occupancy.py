@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from gpushmem.artifacts.limits import LIMITS, MAX_THREADS, REGISTERS, Limits
+from gpushmem.artifacts.gpu_limits import LIMITS, MAX_THREADS, REGISTERS, Limits
 
 __all__ = ["Occupancy", "occupancy"]
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.errors import Deadlock, PeerFailed, ShmemError, WaitTimeout
-from gpushmem.job.plain import plain, plain_data, plain_lines
+from gpushmem.job.safe_text import plain, plain_data, plain_lines
 
 __all__ = [
     "ACCOUNT_BYTES", "DEADLOCK", "FAILED", "HANDLED", "JOB", "MAGIC", "NONE", "PE", "PES_AT",

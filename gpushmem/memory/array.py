@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from gpushmem.arguments import public, shown, taking
-from gpushmem.artifacts.named import places
+from gpushmem.artifacts.global_arrays import places
 from gpushmem.backends.base import Backend
 from gpushmem.errors import (
     ArgumentError,
@@ -27,10 +27,10 @@ from gpushmem.errors import (
     ShmemError,
     SymmetryError,
 )
-from gpushmem.memory.asked import SMALL, dtype_of
 from gpushmem.memory.dlpack import capsule
 from gpushmem.memory.stats import Allocated
 from gpushmem.memory.tensors import GpuTensor, is_tensor, values_of
+from gpushmem.memory.validation import SMALL, dtype_of
 
 __all__ = [
     "Allocation",

@@ -15,8 +15,8 @@ from gpushmem.arguments import shown, taking
 from gpushmem.backends.base import Backend
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import DeviceArray, Lifetime, is_symmetric
-from gpushmem.memory.asked import plain
 from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, layout_of, memory_of
+from gpushmem.memory.validation import plain
 from gpushmem.size import span
 
 __all__ = ["Registrations"]

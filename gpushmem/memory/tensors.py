@@ -13,7 +13,7 @@ import numpy as np
 
 from gpushmem.arguments import shown, taking
 from gpushmem.errors import ArgumentTypeError
-from gpushmem.memory.asked import dtype_of
+from gpushmem.memory.validation import dtype_of
 
 __all__ = [
     "GpuTensor", "dtype_name", "in_gpu_memory", "in_host_memory", "is_tensor", "layout_of",

@@ -15,7 +15,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from gpushmem import settings, store
 from gpushmem.artifacts.toolchain import engine
-from gpushmem.garbage import seldom_collected
+from gpushmem.gc_control import seldom_collected
 from gpushmem.native.internal import module_of
 
 __all__ = ["LEVELS", "CFunction", "c_function", "level"]
@@ -40,7 +40,7 @@ class CFunction:
     @staticmethod
     def load(data: bytes) -> CFunction:
         """Read what `dump` wrote."""
-        name, code = pickle.loads(data)  # noqa: S301  (`disk` checks the owner)
+        name, code = pickle.loads(data)  # noqa: S301  (`cache_files` checks the owner)
         return CFunction(name, _codegen().unserialize_library(code))
 
     def callable(self, result: Any, *arguments: Any) -> Callable[..., Any]:

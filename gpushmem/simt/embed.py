@@ -6,9 +6,9 @@ functions of other libraries their addresses, and `sharers` say which memory oth
 """
 
 from gpushmem.simt.base.embedding import Embedder, embed
-from gpushmem.simt.base.externals import suppliers
+from gpushmem.simt.base.external_functions import suppliers
 from gpushmem.simt.compiler.target import adopt, bind
-from gpushmem.simt.run.ready import build, warm_up
 from gpushmem.simt.run.verify import sharers
+from gpushmem.simt.run.warm_up import build, warm_up
 
 __all__ = ["Embedder", "adopt", "bind", "build", "embed", "sharers", "suppliers", "warm_up"]

@@ -5,7 +5,7 @@ A `device` function is compiled into its callers, `inlined` ones by Numba's own 
 one from code that is generated.
 """
 
-from gpushmem.simt.compiler.kept import ITSELF, KeptDispatcher, kept, outlined
+from gpushmem.simt.compiler.cached_functions import ITSELF, KeptDispatcher, kept, outlined
 from gpushmem.simt.compiler.target import call_device, device, inlined, made_of
 
 __all__ = [

@@ -24,7 +24,7 @@ from gpushmem.simt.compiler.observer import (
     observe_also,
     unseen,
 )
-from gpushmem.simt.run.witness import Work, witnessed_by
+from gpushmem.simt.run.queue_observer import Work, witnessed_by
 
 __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "LOAD", "OR", "OTHER", "PLACE_BYTES", "RELAXED", "SET",

@@ -18,15 +18,15 @@ from torch.distributed import distributed_c10d as c10d
 from gpushmem import runtime
 from gpushmem.backends.cpu.sync.messages import ANY, Letter
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.job.forked import belongs
-from gpushmem.memory.asked import dtype_of
+from gpushmem.job.forks import belongs
+from gpushmem.memory.validation import dtype_of
 from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
 from gpushmem.torch import flight_recorder
-from gpushmem.torch.forms import CallError, all_forms, flat, naming, only, root_of
+from gpushmem.torch.async_work import Call, Queue, Together, Work, failure
+from gpushmem.torch.call_forms import CallError, all_forms, flat, naming, only, root_of
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.profiles import profiling, recorded
-from gpushmem.torch.work import Call, Queue, Together, Work, failure
 
 __all__ = ["ProcessGroup"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.messages import Letter, Mail
 from gpushmem.errors import ShmemError
 from gpushmem.parking import Parked, block_signals
-from gpushmem.torch.work import Work, failure
+from gpushmem.torch.async_work import Work, failure
 
 __all__ = ["Messages"]
 

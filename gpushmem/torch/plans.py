@@ -23,7 +23,7 @@ from gpushmem.errors import ArgumentError, HeapExhausted
 from gpushmem.groups import team_from
 from gpushmem.kernels import Arena, Plan
 from gpushmem.memory.array import DeviceArray
-from gpushmem.memory.asked import dtype_of
+from gpushmem.memory.validation import dtype_of
 from gpushmem.ops.team import Team
 
 __all__ = ["Plans", "group_of", "group_size", "name_of", "plans_of", "reserve"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpushmem.torch.forms import flat
+from gpushmem.torch.call_forms import flat
 
 __all__ = ["profiling", "recorded"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushmem import runtime
 from gpushmem.errors import ArgumentError, BackendUnavailable
-from gpushmem.imports import WhenImported
+from gpushmem.import_hooks import WhenImported
 from gpushmem.torch import flight_recorder
 from gpushmem.torch.group import ProcessGroup
 

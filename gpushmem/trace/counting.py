@@ -1,6 +1,6 @@
 """What adds to the counters: code that is compiled into operations, and functions of the engine's.
 
-They take the place of what `recording` and `kernels` add to the ring.
+They take the place of what `recording` and `kernel_events` add to the ring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpushmem.native.structs import view
 from gpushmem.ops import OPS
 from gpushmem.simt.functions import outlined
 from gpushmem.simt.layout import COMMON, LAUNCH, LAUNCH_AT, RUN
-from gpushmem.trace import kernels
+from gpushmem.trace import kernel_events
 from gpushmem.trace.counters import COUNTERS, N_ROWS, ROW, ROWS_AT
 from gpushmem.trace.events import of_call
 from gpushmem.trace.recording import now
@@ -84,7 +84,7 @@ def generate_after(call: Any, result: Any, kind: int, token: Any) -> None:
     call.run(moved, counters, number, events[0][0], nbytes, gets, took)
 
 
-# --- for the host, and the engine; as `kernels` has them for a ring
+# --- for the host, and the engine; as `kernel_events` has them for a ring
 
 
 @internal
@@ -132,9 +132,9 @@ def run_ended(run_address: int) -> None:
 
 @cache
 def native() -> SimpleNamespace:
-    """C functions for Python, and the engine's `hooks`, as `kernels.native`."""
+    """C functions for Python, and the engine's `hooks`, as `kernel_events.native`."""
     calls = {
         "append": (append, 12), "launched": (launched, 4), "close": (close, 2),
-        "now": (kernels.now, 0),
+        "now": (kernel_events.now, 0),
     }  # fmt: skip
-    return kernels.c_functions(calls, {"run_began": run_began, "run_ended": run_ended})
+    return kernel_events.c_functions(calls, {"run_began": run_began, "run_ended": run_ended})

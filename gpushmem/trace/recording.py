@@ -16,9 +16,9 @@ from gpushmem.native.structs import offset, view
 from gpushmem.simt.functions import device, outlined
 from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.thread import core_word, launch_word, site_word, thread_word
-from gpushmem.trace import kernels
+from gpushmem.trace import kernel_events
 from gpushmem.trace.events import of_call, of_wait
-from gpushmem.trace.kernels import close
+from gpushmem.trace.kernel_events import close
 from gpushmem.trace.ring import CORES, EVENT, KIND_OF, NO_PE, RING, THREADS
 
 __all__ = ["append", "closed", "generate", "generate_after", "now"]
@@ -59,7 +59,7 @@ def opened(ring, kind, at, value, nbytes):
 
 
 # A wait is over; the time.
-closed, now = device(close.py_func), device(kernels.now.py_func)
+closed, now = device(close.py_func), device(kernel_events.now.py_func)
 
 
 def generate(call: Any) -> Any:

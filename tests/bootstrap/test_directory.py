@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem.start.bootstrap import directory
+from gpushmem.start.bootstrap import shared_directory
 from tests.bootstrap.processes import Process, joined, run_all, short, step
 
 
@@ -75,13 +75,15 @@ def test_a_file_that_others_can_read_is_not_believed(tmp_path):
 def test_the_launcher_is_found_among_the_ancestors(monkeypatch):
     def body():
         def grandchild():
-            return directory.ancestor()
+            return shared_directory.ancestor()
 
         process = Process(grandchild)
         process.wait()
-        return process.value, directory.ancestor()
+        return process.value, shared_directory.ancestor()
 
     (own, parents) = run_all(1, body, lambda pe: {})[0]
     assert own != parents, "without a launcher it is the parent"
-    monkeypatch.setattr(directory, "STARTERS", {Path("/proc/self/comm").read_text().strip()})
-    assert f"process {os.getpid()} started" in run_all(1, directory.ancestor, lambda pe: {})[0]
+    monkeypatch.setattr(shared_directory, "STARTERS", {Path("/proc/self/comm").read_text().strip()})
+    assert (
+        f"process {os.getpid()} started" in run_all(1, shared_directory.ancestor, lambda pe: {})[0]
+    )

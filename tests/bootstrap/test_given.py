@@ -101,7 +101,7 @@ import time
 from mpi4py import MPI
 from gpushmem.errors import BootstrapError
 from gpushmem.start import bootstrap
-from gpushmem.start.bootstrap.given import GivenComm
+from gpushmem.start.bootstrap.existing_groups import GivenComm
 
 half = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, 0)
 half.name = "a half"
@@ -118,7 +118,7 @@ PEERS = """
 import os
 from mpi4py import MPI
 from gpushmem.start import bootstrap
-from gpushmem.start.bootstrap.given import GivenComm
+from gpushmem.start.bootstrap.existing_groups import GivenComm
 
 half = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, -MPI.COMM_WORLD.rank)
 found = bootstrap.find_peers(None, GivenComm(half).channel())

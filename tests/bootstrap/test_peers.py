@@ -169,7 +169,7 @@ def test_who_has_not_come_to_the_board(job, monkeypatch):
     first = inherited(job, 0)
     with pytest.raises(BootstrapError, match=r"PEs 1, 2 of 3 have not arrived: PE 0 waited 0.2 s"):
         first.broadcast(PAYLOAD)
-    monkeypatch.setattr("gpushmem.start.bootstrap.inherited.GRACE", 0.1)
+    monkeypatch.setattr("gpushmem.start.bootstrap.forked.GRACE", 0.1)
     with pytest.raises(BootstrapError, match=r"PE 2 of 3 waited 0.2 s for PE 0"):
         inherited(job, 2).broadcast(None)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushmem.job.pes import compact
+from gpushmem.job.pe_ranges import compact
 from gpushmem.start import bootstrap
 from gpushmem.start.bootstrap import handshake, server, shared_memory, tcp
 from gpushmem.start.bootstrap.channel import Deadline

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem.check import order
+from gpushmem.check import happens_before
 from gpushmem.check.command import Findings, Known, recorded
 from gpushmem.check.log import PIECE
 from tests.conftest import PLAIN, ROOT
@@ -99,7 +99,7 @@ def test_too_few_passes_over_the_logs_are_told(monkeypatch):
         run = [sys.executable, "-m", "gpushmem", "run", "--backend", "cpu", "-n", "1"]
         subprocess.run([*run, program, "fixed"], check=True)
         for passes, few in ((2, True), (3, False)):
-            monkeypatch.setattr(order, "PASSES", passes)
+            monkeypatch.setattr(happens_before, "PASSES", passes)
             found = Findings(Known(None))
             found.add(folder)
             said = "not all was checked: 2 passes over the logs were too few to learn what waits"

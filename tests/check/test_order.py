@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from gpushmem.check import log, order
-from gpushmem.check.missed import missed
+from gpushmem.check import happens_before, log
+from gpushmem.check.lost_wakeups import missed
 from gpushmem.check.recording import KIND_OF
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
 
-TURNS = order.PASSES + 6
+TURNS = happens_before.PASSES + 6
 STRIDE, HEAP = 1 << 20, 1 << 32
 
 
@@ -50,7 +50,7 @@ def wait(stamp, pe, value, compare=CMP_GE):
 
 def heard(*traces):
     """By how many writes each wait is sure to have been preceded."""
-    return [len(one.writes) for one in order.history(traces).waits.heard.values()]
+    return [len(one.writes) for one in happens_before.history(traces).waits.heard.values()]
 
 
 def test_a_write_that_came_later_could_have_come_first():
@@ -98,5 +98,5 @@ def test_waits_do_not_prove_each_other():
 def test_a_write_that_came_after_a_wait_could_keep_it_from_ending():
     waiting = trace(0, 2, *wait(10, 0, 1, CMP_EQ))
     both = trace(1, 2, *add(1, 1, 0, SIGNAL_SET), *add(20, 1, 0, SIGNAL_SET, 2))
-    (found,) = missed(order.history([waiting, both]))
+    (found,) = missed(happens_before.history([waiting, both]))
     assert (found.write.pe, found.write.stamp, found.wait.pe) == (1, 20, 0)

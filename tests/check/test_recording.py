@@ -8,7 +8,7 @@ import pytest
 
 from gpushmem.check import log
 from gpushmem.check.accesses import SHARED_MEMORY
-from gpushmem.check.pes import Pe
+from gpushmem.check.pe_memory import Pe
 from gpushmem.simt.compiler.observer import LOAD, STORE
 from tests.conftest import PLAIN
 

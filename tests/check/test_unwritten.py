@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpushmem.check import log, order, unwritten
+from gpushmem.check import happens_before, log, uninitialized
 from gpushmem.check.recording import KIND_OF
 from gpushmem.ops import CMP_GE
 from gpushmem.simt.compiler.observer import STORE
@@ -40,7 +40,10 @@ def wait(stamp):
 
 
 def found(*args, **kwargs):
-    return [one.seen for one in unwritten.unwritten(order.history([trace(*args, **kwargs)]))]
+    return [
+        one.seen
+        for one in uninitialized.unwritten(happens_before.history([trace(*args, **kwargs)]))
+    ]
 
 
 def test_what_is_read_before_it_is_written_is_found_and_counted_by_line():

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpushmem.check.clock import CALLED, DONE, Bit, Clock
 from gpushmem.check.conditions import BITWISE, HOLDS, Write, some_without
-from gpushmem.check.words import Word
+from gpushmem.check.signal_writes import Word
+from gpushmem.check.vector_clock import CALLED, DONE, Bit, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE
 
 WAIT = Bit(CALLED, 9, 0, 0)

@@ -13,7 +13,7 @@ import pytest
 from numba.cuda import types
 
 from gpushmem.artifacts.fingerprint import fingerprint
-from gpushmem.simt.grid import sharing
+from gpushmem.simt.grid import kernel_cache
 from gpushmem.start.launch import local
 from tests.bootstrap.launchers import ENV, SEARCH, mpirun, need_mpi4py
 from tests.conftest import PLAIN, ROOT
@@ -94,7 +94,7 @@ def test_kernels_are_compiled_once_and_kept():
         bindings.int_put(ffi.from_buffer(x), ffi.from_buffer(x), 1, pe)
         int_p(ffi.from_buffer(x), 1, pe)
 
-    assert fingerprint(kernel, (types.int32[::1], types.int64), {}, sharing.machine())
+    assert fingerprint(kernel, (types.int32[::1], types.int64), {}, kernel_cache.machine())
 
 
 def test_buffers(run):

@@ -5,7 +5,7 @@ import pytest
 
 import gpushmem as shmem
 from gpushmem import runtime
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.base import Config
 from gpushmem.errors import KernelError, SymmetryError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem.artifacts.limits import LIMITS
+from gpushmem.artifacts.gpu_limits import LIMITS
 from gpushmem.explain.occupancy import occupancy
 
 # Compute capability, threads of a block, registers of a thread, bytes of shared memory, barriers;

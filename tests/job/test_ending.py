@@ -7,15 +7,15 @@ import pytest
 
 SAYS = """
 import atexit
-from gpushmem.job import ending
-atexit.register(lambda: print(ending.failed()))
+from gpushmem.job import exit_notice
+atexit.register(lambda: print(exit_notice.failed()))
 """
 ENDS = [("pass", "False"), ("raise ValueError", "True"), ("raise KeyboardInterrupt", "True")]
 
 
 @pytest.mark.parametrize(("how", "said"), ENDS)
 def test_a_process_of_somebody_elses(how, said):
-    code = f"{SAYS}ending.note_exceptions()\nending.note_exceptions()\n{how}"
+    code = f"{SAYS}exit_notice.note_exceptions()\nending.note_exceptions()\n{how}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == f"{said}\n"
     assert done.stderr.count("Traceback") == (said == "True")

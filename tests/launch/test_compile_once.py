@@ -14,10 +14,10 @@ from numba import cuda
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.simt.grid import entry as entries
-from gpushmem.simt.grid import sharing
+from gpushmem.simt.grid import kernel_cache
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.waits import waits
 
@@ -145,8 +145,8 @@ def test_operations_of_the_host_are_compiled_once(run_pes, monkeypatch):
 
 def test_a_kernel_made_again_is_not_compiled_again(run_pes):
     def body():
-        builds, thaw, taken_over = Builds(), sharing.thaw, []
-        sharing.thaw = lambda frozen: taken_over.append(1) or thaw(frozen)
+        builds, thaw, taken_over = Builds(), kernel_cache.thaw, []
+        kernel_cache.thaw = lambda frozen: taken_over.append(1) or thaw(frozen)
         shmem.init()
         a = shmem.zeros(1, np.int64)
         for _ in range(5):

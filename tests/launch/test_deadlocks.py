@@ -15,7 +15,7 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem.diagnosis.termination import PERIOD
+from gpushmem.diagnosis.deadlock_detection import PERIOD
 from gpushmem.job import job
 from tests.conftest import ROOT, cli
 from tests.files import open_files

@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 
 from gpushmem.cli.inspect import _table
-from gpushmem.cli.patience import give_up_after
-from gpushmem.diagnosis import jobs, outside
+from gpushmem.cli.time_limit import give_up_after
+from gpushmem.diagnosis import job_reader, jobs
 from gpushmem.diagnosis.report import report
 from gpushmem.errors import ArgumentError
 from gpushmem.job.board import FAILED, PES_AT, Board, board_bytes
-from gpushmem.job.plain import plain
+from gpushmem.job.safe_text import plain
 from tests.bootstrap.processes import Process
 from tests.launch.test_local import within
 
@@ -130,7 +130,7 @@ BOARDS = {
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_inspect_of_any_board_ends_in_words(name, monkeypatch):
-    monkeypatch.setattr(outside, "LOCKED", 0.2)
+    monkeypatch.setattr(job_reader, "LOCKED", 0.2)
     monkeypatch.setattr(jobs, "ANSWERS", 0.1)
     prepare, meanwhile, said = BOARDS[name]
     with holder(prepare, *filter(None, [meanwhile])) as pid:
@@ -143,7 +143,7 @@ def test_inspect_of_any_board_ends_in_words(name, monkeypatch):
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_following_any_board_ends_in_words(name, monkeypatch):
-    monkeypatch.setattr(outside, "LOCKED", 0.1)
+    monkeypatch.setattr(job_reader, "LOCKED", 0.1)
     monkeypatch.setattr(jobs, "ANSWERS", 0.1)
     prepare, meanwhile, said = BOARDS[name]
     terminal = Console(file=io.StringIO(), force_terminal=True, width=200)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import gpushmem as shmem
-from gpushmem.backends import choice
+from gpushmem.backends import selection
 from gpushmem.start import bootstrap
 from gpushmem.start.launch.spawn import collect
 from tests.conftest import PLAIN, ROOT
@@ -106,7 +106,7 @@ def test_who_does_not_come_is_named_at_once(run_cli, script):
     assert "BootstrapError: PE 1 of 3 ended without calling init" in done.stderr
 
 
-@pytest.mark.skipif(choice.unusable("nvshmem") is None, reason="there is a GPU")
+@pytest.mark.skipif(selection.unusable("nvshmem") is None, reason="there is a GPU")
 def test_init_says_what_is_missing(run_cli, script):
     done = run_cli(*NVSHMEM, script("import gpushmem\ngpushmem.init()\n", ""), code=1)
     *_, error, _page = done.stderr.splitlines()

@@ -6,7 +6,7 @@ import pytest
 from gpushmem.kernels import AllReduce
 
 import gpushmem as shmem
-from gpushmem.artifacts.arguments import as_numpy
+from gpushmem.artifacts.argument_packing import as_numpy
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.tensors import GpuTensor, layout_of
 from tests.later import later

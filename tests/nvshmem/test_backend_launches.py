@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gpushmem as shmem
-from gpushmem.disk import PRUNED
+from gpushmem.cache_files import PRUNED
 from gpushmem.errors import ArgumentError, KernelError, ShmemError, WaitTimeout
 from tests.nvshmem import emulation, host
 from tests.nvshmem.emulation import driver
@@ -518,7 +518,7 @@ def test_a_kernel_that_fails():
 def kinds_of_errors(*names):
     from cuda.bindings import driver as cuda
 
-    from gpushmem.backends.nvshmem.gpu.status import check
+    from gpushmem.backends.nvshmem.gpu.driver_errors import check
 
     found = []
     for name in names:

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from gpushmem import disk
+from gpushmem import cache_files
 from tests.nvshmem import emulation
 from tests.nvshmem.emulation import ROOT
 
@@ -51,8 +51,12 @@ def test_each_kernel_compiles_on_both_sides(compiled, monkeypatch):
     finally:
         sys.path.remove(str(BENCH))
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(compiled / "ours"))
-    names = [file.name for file in disk.folder().iterdir() if disk.RECORD.fullmatch(file.name)]
-    files = [disk.load(name).partition(b"\n") for name in names]
+    names = [
+        file.name
+        for file in cache_files.folder().iterdir()
+        if cache_files.RECORD.fullmatch(file.name)
+    ]
+    files = [cache_files.load(name).partition(b"\n") for name in names]
     mine = {
         functions(code)[json.loads(about)["entry"]] for about, _, code in files if ELF in code[:4]
     }

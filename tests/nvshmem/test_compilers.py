@@ -11,9 +11,9 @@ import numba_cuda_mlir.cuda
 from numba import types
 
 import gpushmem as shmem
-from gpushmem.artifacts import fingerprint, origin, twins
-from gpushmem.artifacts.arguments import pack, parameters, words_of
-from gpushmem.artifacts.refusal import KernelTypingError
+from gpushmem.artifacts import compiler_choice, fingerprint, mlir_names
+from gpushmem.artifacts.argument_packing import pack, parameters, words_of
+from gpushmem.artifacts.compile_errors import KernelTypingError
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.compile import aot, compiler
 from gpushmem.backends.nvshmem.compile.options import compiler_of
@@ -53,14 +53,14 @@ def test_a_kernel_has_the_compiler_it_was_written_for_unless_one_is_set(which, m
 
 def test_a_kernel_is_translated_with_its_device_functions():
     written = kernel(numba.cuda)
-    assert origin.translated(written, "numba-cuda") is written
-    other = origin.translated(written, "numba-cuda-mlir")
-    named = origin.mentioned(other)
+    assert compiler_choice.translated(written, "numba-cuda") is written
+    other = compiler_choice.translated(written, "numba-cuda-mlir")
+    named = compiler_choice.mentioned(other)
     assert named["cuda"] is numba_cuda_mlir.cuda
     assert named["shmem"] is shmem
-    assert twins.is_theirs(named["double"])
-    assert origin.written_for(other) == "numba-cuda-mlir"
-    assert origin.translated(plain, "numba-cuda-mlir") is plain
+    assert mlir_names.is_theirs(named["double"])
+    assert compiler_choice.written_for(other) == "numba-cuda-mlir"
+    assert compiler_choice.translated(plain, "numba-cuda-mlir") is plain
 
 
 def test_both_make_code_and_keep_it_under_different_names(monkeypatch):

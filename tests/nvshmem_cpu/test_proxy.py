@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import ArgumentError, KernelError, SymmetryError
 from tests.nvshmem_cpu import writer

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from llvmlite import binding
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem_cpu import layout as layouts
 from gpushmem.backends.nvshmem_cpu.layout import (
@@ -32,7 +32,7 @@ from gpushmem.backends.nvshmem_cpu.state import (
 )
 from gpushmem.backends.nvshmem_cpu.teams import exchange_partners, stride_of
 from gpushmem.errors import ShmemError
-from gpushmem.simt.base.contexts import new_context
+from gpushmem.simt.base.llvm_contexts import new_context
 
 WORLD, SHARED, NODE, SAME_PLACE, SAME_GPU, LEADERS, MULTICAST = range(FIRST_TEAM)
 HEAP = 1 << 20  # bytes before the internal memory

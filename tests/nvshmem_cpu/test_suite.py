@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from gpushmem.backends import choice
+from gpushmem.backends import selection
 from gpushmem.backends.nvshmem import versions
 from gpushmem.start.launch import local
 from tests.conftest import ROOT
@@ -28,7 +28,7 @@ SAMPLE = [
 def test_without_nvshmem_nothing_is_loaded_before_init_says_so(monkeypatch):
     monkeypatch.setattr(versions, "installed", lambda package: None)
     assert not local.preload("nvshmem-cpu")
-    assert "nvshmem4py is not installed" in choice.unusable("nvshmem-cpu")
+    assert "nvshmem4py is not installed" in selection.unusable("nvshmem-cpu")
 
 
 def test_pytorch_is_loaded_by_who_uses_it_only():

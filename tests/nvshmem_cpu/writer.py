@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 from numba import types
 
-from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.sync.ranges import Ranges
+from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.backends.cpu.sync.address_ranges import Ranges
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.native.c_function import c_function

@@ -9,9 +9,9 @@ from llvmlite import ir
 from numba.cuda import types
 
 import gpushmem as shmem
-from gpushmem.backends.calls import Operation
 from gpushmem.backends.cpu import lowering
 from gpushmem.backends.cpu.operations import hook
+from gpushmem.backends.kernel_calls import Operation
 from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS
 from gpushmem.ops.row import READS

@@ -111,9 +111,9 @@ def checkable(suite):
 
 def witness_of_this():
     """Who records what this process does, if it is checked."""
-    from gpushmem.simt.run import witness
+    from gpushmem.simt.run import queue_observer
 
-    return witness.present()
+    return queue_observer.present()
 
 
 def serve():

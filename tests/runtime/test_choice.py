@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import gpushmem as shmem
-from gpushmem.backends import choice
+from gpushmem.backends import selection
 from gpushmem.backends.nvshmem import versions
 from gpushmem.errors import BackendUnavailable
 from tests.conftest import PLAIN
@@ -30,17 +30,17 @@ def machine(monkeypatch):
 
 def test_a_gpu_is_used_where_there_is_one(machine):
     machine()
-    assert choice.choose() == ("nvshmem", "there are an NVIDIA GPU and nvshmem4py")
-    assert choice.unusable("nvshmem") is None
+    assert selection.choose() == ("nvshmem", "there are an NVIDIA GPU and nvshmem4py")
+    assert selection.unusable("nvshmem") is None
 
 
 def test_what_is_asked_for_comes_first(machine, monkeypatch):
     machine()
     monkeypatch.setenv("GPUSHMEM_BACKEND", "cpu")
-    assert choice.choose() == ("cpu", "GPUSHMEM_BACKEND is set")
-    assert choice.choose("nvshmem") == ("nvshmem", "it was asked for")
+    assert selection.choose() == ("cpu", "GPUSHMEM_BACKEND is set")
+    assert selection.choose("nvshmem") == ("nvshmem", "it was asked for")
     with pytest.raises(BackendUnavailable, match=r"^there is no backend 'abacus' in this version"):
-        choice.choose("abacus")
+        selection.choose("abacus")
 
 
 # What is installed, or None for a package that is not; what is said of it.
@@ -61,10 +61,10 @@ LACKING = [
 @pytest.mark.parametrize(("there", "said"), LACKING)
 def test_what_is_missing_is_said_in_a_line(machine, there, said):
     machine(**there)
-    name, why = choice.choose()
+    name, why = selection.choose()
     assert name == "cpu"
     assert said.split(": pip")[0] in why
-    line = choice.unusable("nvshmem")
+    line = selection.unusable("nvshmem")
     assert line.startswith(f"backend nvshmem cannot be used here: {said}")
     with pytest.raises(BackendUnavailable) as caught:
         shmem.init(backend="nvshmem")
@@ -73,8 +73,8 @@ def test_what_is_missing_is_said_in_a_line(machine, there, said):
 
 def test_a_driver_without_a_gpu_is_used_if_asked_for(machine):
     machine(gpu="there is no NVIDIA GPU")
-    assert choice.choose() == ("cpu", "nvshmem cannot be used: there is no NVIDIA GPU")
-    assert choice.unusable("nvshmem") is None
+    assert selection.choose() == ("cpu", "nvshmem cannot be used: there is no NVIDIA GPU")
+    assert selection.unusable("nvshmem") is None
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.4.1", "0.4.9", "0.4.1.post1", "0.4.10rc1"])
@@ -91,7 +91,7 @@ def test_hidden_gpus_are_none(monkeypatch):
 
 def test_choosing_loads_nothing():
     code = (
-        "import sys\nfrom gpushmem.backends import choice\nchoice.choose()\n"
+        "import sys\nfrom gpushmem.backends import selection\nchoice.choose()\n"
         "choice.unusable('nvshmem')\n"
         "print([m for m in ('nvshmem', 'numba', 'numpy', 'cuda') if m in sys.modules])"
     )

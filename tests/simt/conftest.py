@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.simt.run import cores, queue
 from gpushmem.simt.run.kernel import Kernel, running

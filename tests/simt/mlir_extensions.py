@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpushmem.artifacts import extensions
-from gpushmem.artifacts.refusal import KernelTypingError
-from gpushmem.artifacts.twins import theirs_of, type_twin
+from gpushmem.artifacts.compile_errors import KernelTypingError
+from gpushmem.artifacts.mlir_names import theirs_of, type_twin
 from tests.simt.conftest import launch
 
 pytest.importorskip("numba_cuda_mlir")

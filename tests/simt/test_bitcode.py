@@ -14,9 +14,9 @@ from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable, KernelError
 from gpushmem.native.memory import i8p, intrinsic
-from gpushmem.simt.base.contexts import new_context
+from gpushmem.simt.base.llvm_contexts import new_context
+from gpushmem.simt.bitcode.extraction import Facts
 from gpushmem.simt.bitcode.library import Bitcode
-from gpushmem.simt.bitcode.source import Facts
 from tests.simt.conftest import launch
 
 
@@ -427,7 +427,7 @@ def test_a_declaration_that_does_not_fit_the_bitcode_is_refused(tmp_path):
 def test_passes_may_be_the_first_that_a_process_asks_of_llvm():
     code = (
         "import llvmlite.binding as llvm\n"
-        "from gpushmem.simt.base import passes\n"
+        "from gpushmem.simt.base import llvm_passes\n"
         "passes.over_module(llvm.parse_assembly(''), ('global_dead_code_eliminate',))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

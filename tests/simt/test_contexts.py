@@ -6,15 +6,15 @@ import sys
 PROGRAM = """
 import gc
 import llvmlite.binding as llvm
-from gpushmem.simt.base import contexts
+from gpushmem.simt.base import llvm_contexts
 
 for k in range(20):
-    context = contexts.new_context()
+    context = llvm_contexts.new_context()
     cycle = [context, llvm.parse_assembly("define i32 @f() { ret i32 1 }", context)]
     cycle.append(cycle)
     del context, cycle
     gc.collect()
-print(len(contexts._put_aside))
+print(len(llvm_contexts._put_aside))
 """
 
 
@@ -29,7 +29,7 @@ LINK = """
 import gc
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
-from gpushmem.simt.base import contexts
+from gpushmem.simt.base import llvm_contexts
 
 class Late(Exception):
     pass
@@ -48,7 +48,7 @@ class Library:  # in which the handler of a signal raises when LLVM has returned
 
 ffi.lib = Library(ffi.lib)
 for k in range(20):
-    context = contexts.new_context()
+    context = llvm_contexts.new_context()
     whole, part = (
         llvm.parse_assembly(f"define i32 @{name}() {{ ret i32 1 }}", context) for name in "fg"
     )

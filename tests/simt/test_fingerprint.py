@@ -18,7 +18,7 @@ from numba.cuda import types as nb
 
 import gpushmem as shmem
 from gpushmem.artifacts import fingerprint as fingerprints
-from gpushmem.simt.grid import sharing
+from gpushmem.simt.grid import kernel_cache
 from gpushmem.start.launch import local
 
 ARRAY = nb.Array(nb.float64, 1, "C")
@@ -43,7 +43,7 @@ def made(text, name="kernel", file="program.py", **known):
 
 def fingerprint(function, args=(ARRAY,), **options):
     local.preload("cpu")  # it binds the names of gpushmem
-    return fingerprints.fingerprint(function, args, options, sharing.machine())
+    return fingerprints.fingerprint(function, args, options, kernel_cache.machine())
 
 
 def key(text, *args, **known):

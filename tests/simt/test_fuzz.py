@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushmem.simt.blocks import analysis
+from gpushmem.simt.blocks import uniformity
 from gpushmem.simt.intrinsics import atomics
 from tests.simt.fuzz import check, reference
 from tests.simt.fuzz.generate import Line, Program, generate
@@ -52,7 +52,7 @@ def program(*lines, shapes=(((1, 1), (5, 1)),)):
 HEAD = ["t = cuda.threadIdx.x", "g = cuda.grid(1)"]
 DELIBERATE = {
     "stack memory kept once for the block": (
-        lambda patch: patch.setattr(analysis.Analysis, "_varies_as_memory", lambda *_: False),
+        lambda patch: patch.setattr(uniformity.Analysis, "_varies_as_memory", lambda *_: False),
         [*HEAD, "a = cuda.local.array(3, int64)", "a[0] = t", "a[1] = 2 * t", "s = same(a)",
          "cuda.syncthreads()", "out[g] = s[t % 2]"],
     ),

@@ -10,8 +10,8 @@ from numba.cuda import types
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.simt.compiler import kept, target
-from gpushmem.simt.compiler.kept import KeptDispatcher
+from gpushmem.simt.compiler import cached_functions, target
+from gpushmem.simt.compiler.cached_functions import KeptDispatcher
 from gpushmem.simt.grid import entry
 
 pytestmark = pytest.mark.cpu_backend
@@ -33,7 +33,7 @@ def compiled_here(do):
         return compile_function(py_func, *args, **options)
 
     compile_function = target.compile_function
-    for module in (target, kept, entry):
+    for module in (target, cached_functions, entry):
         module.compile_function = compiling
     do()
     shmem.synchronize()
@@ -171,7 +171,7 @@ def test_code_that_is_made_twice_has_one_name():
 
     made = [target.compile_function(function, (types.int64,)) for _ in range(2)]
     assert len({each.fndesc.llvm_func_name for each in made}) == 2
-    assert len({kept._merged(each, "0" * 64).name for each in made}) == 1
+    assert len({cached_functions._merged(each, "0" * 64).name for each in made}) == 1
 
 
 def test_who_fails_is_known_though_failures_are_recorded_elsewhere(alone):

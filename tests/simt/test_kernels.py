@@ -11,9 +11,9 @@ import pytest
 from numba import cuda, float32, int32, njit
 from numba.core.errors import NumbaError, TypingError
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.garbage import OBJECTS, seldom_collected
+from gpushmem.gc_control import OBJECTS, seldom_collected
 from gpushmem.simt.compiler.target import compiling
 from gpushmem.simt.grid.entry import _entry_text
 from gpushmem.simt.run.kernel import Kernel

@@ -9,10 +9,10 @@ import pytest
 from numba import cuda, float32, int64, uint8
 from numba import types as cuda_types
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import KernelError
-from gpushmem.simt.base.contexts import new_context
-from gpushmem.simt.blocks import analysis, code
+from gpushmem.simt.base.llvm_contexts import new_context
+from gpushmem.simt.blocks import llvm_code, uniformity
 from gpushmem.simt.grid.entry import ONE, ROW, ROWS
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.waits import waits
@@ -191,7 +191,7 @@ def test_values_of_loops_that_threads_leave_at_different_times(monkeypatch):
     limits = np.arange(64) * 7 % 10
     out = both(leave, 1, 64, limits, np.zeros(64, np.int64))
     np.testing.assert_array_equal(out, 1000 * limits + limits**2)
-    monkeypatch.setattr(analysis.Analysis, "_leave", lambda self, region, stop: None)
+    monkeypatch.setattr(uniformity.Analysis, "_leave", lambda self, region, stop: None)
     wrong = np.zeros(64, np.int64)
     Kernel(leave).prepare(shape_of(1, 64), (limits, wrong))()
     assert not np.array_equal(wrong, out), "this test sees that"
@@ -701,11 +701,13 @@ declare i32 @k()
 def test_types_are_read_from_the_text_as_llvm_has_them():
     module = llvm.parse_assembly(re.sub(r"%(\d+)", r"%v\1", INSTRUCTIONS), new_context())
     theirs = [str(i.type) for b in module.get_function("f").blocks for i in b.instructions]
-    blocks = code._blocks(code._whole_lines(iter(str(module.get_function("f")).splitlines())))
+    blocks = llvm_code._blocks(
+        llvm_code._whole_lines(iter(str(module.get_function("f")).splitlines()))
+    )
     ours = [inst.type for block in blocks.values() for inst in block.insts]
     unknown = {k for k, kind in enumerate(ours) if not kind}
     assert [theirs[k] for k in range(len(ours)) if k not in unknown] == [t for t in ours if t]
     assert len(ours) == len(theirs) == 28
     assert len(unknown) == 5  # a constant expression, a range, one of an aggregate's, vectors
-    read = code.read(module, "f")
+    read = llvm_code.read(module, "f")
     assert [inst.type for block in read for inst in block.insts] == theirs

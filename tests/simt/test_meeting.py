@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.simt.run.kernel import Kernel
 from tests.simt.conftest import launch

@@ -5,7 +5,7 @@ import pytest
 from numba import cuda, from_dtype, int64
 from numba.cuda.core import config
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.intrinsics.nrt import allocation_stats
 from gpushmem.simt.run.kernel import Kernel
 

@@ -13,7 +13,7 @@ import pytest
 from numba import cuda, float64
 from numba.cuda.cudadrv.driver import CudaAPIError, device_memset
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.simt.numba_cuda import patch_numba_cuda
 from gpushmem.simt.numba_cuda.patch import _engine
 
@@ -259,7 +259,7 @@ def test_kernels_are_kept_on_disk(tmp_path):
         """
 import numpy as np
 from numba import cuda
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.simt.numba_cuda import patch_numba_cuda
 from gpushmem.simt.numba_cuda.patch import _engine
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from gpushmem.artifacts.arguments import address_of
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.run import cores, queue

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numba.cuda import types
 
-from gpushmem import beside, disk, store
-from gpushmem.artifacts.shape import shape_of
+from gpushmem import background, cache_files, store
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.grid import entry as entries
-from gpushmem.simt.grid import sharing
+from gpushmem.simt.grid import kernel_cache
 from gpushmem.simt.run.kernel import Kernel
 from tests.conftest import PLAIN, ROOT
 
@@ -32,7 +32,7 @@ def auto(monkeypatch, tmp_path):
     monkeypatch.setenv("GPUSHMEM_TIER", "auto")
     monkeypatch.setattr(store, "_objects", {})
     monkeypatch.setattr("gpushmem.simt.run.kernel.PATIENCE", 0.1)
-    monkeypatch.setattr(sharing, "NICE", 0)  # other workers would hold it up for a minute
+    monkeypatch.setattr(kernel_cache, "NICE", 0)  # other workers would hold it up for a minute
 
 
 def kernel(function=scaled):
@@ -60,7 +60,7 @@ def test_a_launch_a_while_later_has_it_optimised_and_a_later_one_takes_that():
     scale, a = kernel(), np.ones(5)
     assert launch(scale, a).quick
     time.sleep(0.3)  # for one launch nothing is done
-    assert not any(name.endswith(".lock") for name in os.listdir(disk.folder()))
+    assert not any(name.endswith(".lock") for name in os.listdir(cache_files.folder()))
     n = launch_until_optimised(scale, a)
     assert n > 1
     assert (a == 4.0 ** (n + 1)).all()
@@ -86,24 +86,26 @@ def test_a_global_that_changes_meanwhile_is_not_in_what_is_kept(monkeypatch):
         time.sleep(0.01)
     assert a[0] == 4.0**31
     quick = store.key(
-        "quick", sharing.name_for(scaled, (types.Array(types.float64, 1, "C"),), {})[0]
+        "quick", kernel_cache.name_for(scaled, (types.Array(types.float64, 1, "C"),), {})[0]
     )
-    assert not disk.has(quick)  # its name is of the new value
-    records = [name for name in os.listdir(disk.folder()) if disk.RECORD.fullmatch(name)]
+    assert not cache_files.has(quick)  # its name is of the new value
+    records = [
+        name for name in os.listdir(cache_files.folder()) if cache_files.RECORD.fullmatch(name)
+    ]
     assert len([name for name in records if not name.endswith(store.ENGINE)]) == 1
 
 
 def test_what_cannot_be_kept_is_optimised_at_once(monkeypatch):
-    monkeypatch.setattr(disk, "save", lambda name, data: False)
+    monkeypatch.setattr(cache_files, "save", lambda name, data: False)
     assert not launch(kernel(), np.ones(1)).quick
 
 
 def test_a_kernel_that_earlier_jobs_have_launched_once_each_is_optimised(monkeypatch):
     launch(kernel(), np.ones(1))
-    for name in os.listdir(disk.folder()):
-        os.utime(disk.folder() / name, (1, time.time() - 2 * sharing.AGE))
+    for name in os.listdir(cache_files.folder()):
+        os.utime(cache_files.folder() / name, (1, time.time() - 2 * kernel_cache.AGE))
     monkeypatch.setattr(store, "_objects", {})
-    monkeypatch.setattr(disk, "MINUTE", np.inf)  # reading it does not make it new
+    monkeypatch.setattr(cache_files, "MINUTE", np.inf)  # reading it does not make it new
     assert launch(kernel(), np.ones(1)).overdue
     limit = time.monotonic() + 60
     while launch(kernel(), np.ones(1)).quick:
@@ -165,7 +167,7 @@ def test_work_beside_ends_with_the_process(tmp_path):
     code = f"""
 import os, time
 from pathlib import Path
-from gpushmem.beside import beside
+from gpushmem.background import beside
 said = Path({str(tmp_path / "pid")!r})
 def work():
     said.write_text(str(os.getpid()))
@@ -194,19 +196,22 @@ def test_where_no_process_can_be_made_nothing_is_done(monkeypatch):
     def none():
         raise BlockingIOError("too many")
 
-    monkeypatch.setattr(beside, "fork", none)
-    beside.beside(lambda: None)
+    monkeypatch.setattr(background, "fork", none)
+    background.beside(lambda: None)
 
 
 def test_records_that_came_with_the_package_are_taken_and_others_built(monkeypatch, tmp_path):
-    monkeypatch.setattr(disk, "SHIPPED", tmp_path)
+    monkeypatch.setattr(cache_files, "SHIPPED", tmp_path)
     name = store.key("a function") + store.ENGINE
 
     def found():
         monkeypatch.setattr(store, "_objects", {})
         return store.get_or_build(name, lambda: "built", pickle.dumps, pickle.loads, keep=True)
 
-    path, whole = tmp_path / name, disk._head(name, pickle.dumps("came")) + pickle.dumps("came")
+    path, whole = (
+        tmp_path / name,
+        cache_files._head(name, pickle.dumps("came")) + pickle.dumps("came"),
+    )
     path.write_bytes(whole)
     assert found() == "came"
     for damaged in (whole[:-1], b"", whole.replace(b"came", b"cane"), whole + b"."):

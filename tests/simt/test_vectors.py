@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int8, int32
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.blocks import vectors
 from gpushmem.simt.run.kernel import Kernel, KernelFailure
 

@@ -5,9 +5,9 @@ import pytest
 from numba import cuda, int64
 
 import gpushmem as shmem
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import KernelError
-from gpushmem.simt.blocks import analysis
+from gpushmem.simt.blocks import uniformity
 from gpushmem.simt.run import verify
 from gpushmem.simt.run.kernel import Kernel
 from tests.simt.conftest import launch
@@ -58,7 +58,7 @@ def kept_on_the_stack(out):
 
 
 def test_an_error_of_a_pass_is_reported_with_line_and_thread(monkeypatch):
-    monkeypatch.setattr(analysis.Analysis, "_varies_as_memory", lambda *_: False)
+    monkeypatch.setattr(uniformity.Analysis, "_varies_as_memory", lambda *_: False)
     out = np.zeros((2, 8), np.int64)
     kernel = Kernel(kept_on_the_stack)
     line = kept_on_the_stack.__code__.co_firstlineno

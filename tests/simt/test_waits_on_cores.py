@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda, int64
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.native.structs import view
 from gpushmem.simt.base.layout import LAUNCH

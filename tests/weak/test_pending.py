@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations.updates import SET
 from gpushmem.backends.cpu.weak.pending import (
     DEFAULT_QPS,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpushmem.backends.about import About, Tuning
+from gpushmem.backends.properties import About, Tuning
 
 # 128 threads a block are as on GPUs, and cost little here (bench/threads.py); blocks cost more: PEs
 # share the cores, and each block has messages of its own. Pieces of half a megabyte were twice as

@@ -12,10 +12,10 @@ import numpy as np
 
 from gpushmem import settings, store
 from gpushmem.arguments import integer
-from gpushmem.artifacts.arguments import address_of
-from gpushmem.artifacts.named import places
-from gpushmem.artifacts.shape import PRIORITIES, carveout, shape_of
-from gpushmem.backends import pages
+from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.artifacts.global_arrays import places
+from gpushmem.artifacts.launch_shape import PRIORITIES, carveout, shape_of
+from gpushmem.backends import page_sharing
 from gpushmem.backends.base import Config, DeviceFunction, Shape
 from gpushmem.backends.cpu import lowering
 from gpushmem.backends.cpu.checked import recorder
@@ -36,15 +36,15 @@ from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.host_checks import check_buffer
 from gpushmem.backends.hostcalls import no_modules
 from gpushmem.backends.readers import Readers
-from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.arrays import Arrays
-from gpushmem.diagnosis.asking import Asking
+from gpushmem.diagnosis.deadlock_detection import Late, Watch
+from gpushmem.diagnosis.host_polling import Asking
 from gpushmem.diagnosis.interrupts import Interrupts
 from gpushmem.diagnosis.journal import Journal
-from gpushmem.diagnosis.termination import Late, Watch
+from gpushmem.diagnosis.pe_state import Accountant
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.job.board import DEADLOCK, HANDLED
-from gpushmem.job.forked import belongs
+from gpushmem.job.forks import belongs
 from gpushmem.job.job import Job, current
 from gpushmem.ops import Op
 from gpushmem.simt.embed import Embedder, adopt, embed, sharers
@@ -294,20 +294,20 @@ class CpuBackend:
         return memory
 
     def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
-        pages.check(what, self.name, memory, on_gpu)
+        page_sharing.check(what, self.name, memory, on_gpu)
 
     def claim(self, memory: np.ndarray[Any, Any], alloc: Callable[[int, int], int]) -> int:
-        return alloc(memory.nbytes, pages.PAGE)
+        return alloc(memory.nbytes, page_sharing.PAGE)
 
     def attach(self, memory: np.ndarray[Any, Any], offset: int) -> np.ndarray[Any, Any]:
         native = self.symmetric(offset, memory.shape, memory.dtype)
-        pages.share(memory, native)
+        page_sharing.share(memory, native)
         self._readers.written(native, memory)
         self.expose(native)
         return native
 
     def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
-        pages.separate(memory)
+        page_sharing.separate(memory)
 
     # --- kernels
 

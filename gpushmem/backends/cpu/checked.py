@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpushmem import settings
-from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.process import ProcessRecorder, of_pe
+from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.backends.cpu.checked_process import ProcessRecorder, of_pe
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.hostcalls import nbytes_of
 from gpushmem.backends.readers import Reader
@@ -29,10 +29,10 @@ from gpushmem.check.log import (
     VALUE,
 )
 from gpushmem.check.recording import COMPARED, KIND_OF
-from gpushmem.lines import assigned_name
 from gpushmem.ops import OPS, Op
 from gpushmem.simt.observe import LOAD, STORE
 from gpushmem.size import span
+from gpushmem.source_lines import assigned_name
 
 FEW, MOST_PIECES = 64, 4096  # numbers of which each is recorded; parts of a strided array
 __all__ = ["Recorder", "recorder"]

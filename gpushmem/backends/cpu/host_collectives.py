@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.artifacts.arguments import address_of
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.cpu.operations.access import array_at, copy_or_stream
 from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.backends.cpu.sync.barrier import as_line, as_team, away, line, post, say

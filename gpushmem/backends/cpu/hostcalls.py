@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba.core.errors import NumbaError
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends import hostcalls
 from gpushmem.backends.cpu.checked import Recorder
 from gpushmem.backends.hostcalls import host_kernel, result_dtype, split_reduction

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import types
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations import atomics
 from gpushmem.backends.cpu.operations.access import copy_or_stream
 from gpushmem.backends.cpu.operations.nodes import Registered

@@ -20,8 +20,7 @@ from numba.cuda.cudadrv.driver import driver
 from numba.extending import _Intrinsic as Intrinsic
 
 from gpushmem.backends import argument_types
-from gpushmem.backends.calls import Operation
-from gpushmem.backends.code import array_moved, with_signature
+from gpushmem.backends.codegen import array_moved, with_signature
 from gpushmem.backends.cpu.operations import (
     atomics,
     collectives,
@@ -49,6 +48,7 @@ from gpushmem.backends.cpu.operations.access import (
     store_element,
 )
 from gpushmem.backends.cpu.operations.blas import gemm
+from gpushmem.backends.cpu.operations.collective_lock import one_at_a_time
 from gpushmem.backends.cpu.operations.convergence import digest_of, words_of
 from gpushmem.backends.cpu.operations.hook import (
     group_called,
@@ -61,11 +61,10 @@ from gpushmem.backends.cpu.operations.hook import (
 )
 from gpushmem.backends.cpu.operations.multicast import multicast_array
 from gpushmem.backends.cpu.operations.nodes import near_address
-from gpushmem.backends.cpu.operations.one_at_a_time import one_at_a_time
 from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.backends.cpu.weak import by_any_thread
 from gpushmem.backends.faults import BAD_SIGNAL_OP, TOO_SMALL
-from gpushmem.lines import is_users
+from gpushmem.backends.kernel_calls import Operation
 from gpushmem.native.memory import (
     atomic_add_word,
     full_fence,
@@ -88,6 +87,7 @@ from gpushmem.simt.thread import (
     user_word,
     warp_group,
 )
+from gpushmem.source_lines import is_users
 
 __all__ = ["BODIES", "install"]
 

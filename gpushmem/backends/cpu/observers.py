@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gpushmem import settings
+from gpushmem.backends.cpu.checked_process import process_recorder
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.operations.hook import Observer, is_event
-from gpushmem.backends.cpu.process import process_recorder
 from gpushmem.check import recording as checking
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.observe import observe_also, witnessed_by

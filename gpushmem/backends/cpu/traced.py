@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from gpushmem import settings
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.traced import HostTracer
 from gpushmem.job.job import current
-from gpushmem.lines import user_place
 from gpushmem.ops import TEAM_NODE, TEAM_SHARED
 from gpushmem.simt.launch import Form, form_hooks, of_process
+from gpushmem.source_lines import user_place
 from gpushmem.trace import counting
 from gpushmem.trace.counters import Counters, Stats
-from gpushmem.trace.facts import Facts
-from gpushmem.trace.kernels import native
+from gpushmem.trace.event_facts import Facts
+from gpushmem.trace.kernel_events import native
 from gpushmem.trace.ring import Ring
 
 __all__ = ["Tracer", "tracer"]

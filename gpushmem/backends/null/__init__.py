@@ -3,7 +3,7 @@
 It implements the interface of a backend and nothing else: read it before writing another.
 """
 
-from gpushmem.backends.about import About, Tuning
+from gpushmem.backends.properties import About, Tuning
 
 ABOUT = About(
     backend="gpushmem.backends.null.backend:NullBackend",

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gpushmem.arguments import integer
-from gpushmem.artifacts.shape import PRIORITIES
-from gpushmem.backends import host_checks, pages
+from gpushmem.artifacts.launch_shape import PRIORITIES
+from gpushmem.backends import host_checks, page_sharing
 from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.faults import no_stream
 from gpushmem.backends.host_arguments import checked
@@ -127,18 +127,18 @@ class NullBackend:
         return memory
 
     def check_external(self, what: str, memory: Array, on_gpu: bool) -> None:
-        pages.check(what, self.name, memory, on_gpu)
+        page_sharing.check(what, self.name, memory, on_gpu)
 
     def claim(self, memory: Array, alloc: Callable[[int, int], int]) -> int:
-        return alloc(memory.nbytes, pages.PAGE)
+        return alloc(memory.nbytes, page_sharing.PAGE)
 
     def attach(self, memory: Array, offset: int) -> Array:
         native = self.symmetric(offset, memory.shape, memory.dtype)
-        pages.share(memory, native)
+        page_sharing.share(memory, native)
         return native
 
     def detach(self, memory: Array, offset: int) -> None:
-        pages.separate(memory)
+        page_sharing.separate(memory)
 
     # --- kernels: none
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.faults import EMPTY, TOO_SHORT, UNALIGNED, error_of
 from gpushmem.backends.host_checks import not_symmetric
 from gpushmem.backends.hostcalls import ask_smem, copy_strided

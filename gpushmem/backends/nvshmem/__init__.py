@@ -1,7 +1,7 @@
 """The `nvshmem` backend: kernels run on GPUs, NVSHMEM moves the data."""
 
-from gpushmem.backends.about import About, Tuning
 from gpushmem.backends.nvshmem import versions
+from gpushmem.backends.properties import About, Tuning
 
 # A tile is of a size that a block multiplies well.
 TUNING = Tuning(threads=128, blocks=32, piece_bytes=64 << 10, tile=(128, 128), product_rows=0)

@@ -19,7 +19,7 @@ from nvshmem import bindings
 from nvshmem import core as nvshmem
 
 from gpushmem import settings, store
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.faults import different_calls
 from gpushmem.backends.host_arguments import checked
@@ -32,12 +32,12 @@ from gpushmem.backends.host_checks import (
 )
 from gpushmem.backends.hostcalls import ask_smem
 from gpushmem.backends.nvshmem import clock, mps, transport
-from gpushmem.backends.nvshmem.external import check_external
+from gpushmem.backends.nvshmem.external_buffers import check_external
 from gpushmem.backends.nvshmem.gpu import modules
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import NOTICE, Device, Stream, say
+from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.backends.nvshmem.gpu.memory import Registered
-from gpushmem.backends.nvshmem.gpu.status import check
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.backends.nvshmem.teams import Teams
@@ -49,7 +49,7 @@ from gpushmem.errors import (
     HeapExhausted,
     ShmemError,
 )
-from gpushmem.job import ending, peers
+from gpushmem.job import exit_notice, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.ops import TEAM_SHARED, Op
@@ -111,7 +111,7 @@ class Nvshmem:
 
         It would also wait for ever for one that has died, in C: so another thread does it.
         """
-        if ending.failed():
+        if exit_notice.failed():
             return
         ended = threading.Thread(target=self._finalize, daemon=True)
         ended.start()

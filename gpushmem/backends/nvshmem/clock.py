@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader

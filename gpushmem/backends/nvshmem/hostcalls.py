@@ -16,7 +16,7 @@ from cuda.core import Stream as CudaStream
 from numba.core.errors import NumbaError
 from nvshmem import bindings
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends import host_checks, hostcalls
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
@@ -285,7 +285,7 @@ def as_gpu(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return GpuArray(value)
     if not isinstance(value, GpuArray) and hasattr(value, "__cuda_array_interface__"):
-        from gpushmem.artifacts.arguments import as_numpy  # noqa: PLC0415
+        from gpushmem.artifacts.argument_packing import as_numpy  # noqa: PLC0415
 
         return GpuArray(as_numpy(value), value)
     return value

@@ -16,14 +16,14 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
 from gpushmem.arguments import taking
-from gpushmem.artifacts.arguments import pack, parameters, types_of, words_of
-from gpushmem.artifacts.origin import MLIR
-from gpushmem.artifacts.shape import CLUSTERS, LaunchShape, carveout
+from gpushmem.artifacts.argument_packing import pack, parameters, types_of, words_of
+from gpushmem.artifacts.compiler_choice import MLIR
+from gpushmem.artifacts.launch_shape import CLUSTERS, LaunchShape, carveout
 from gpushmem.backends.nvshmem.compile import aot
 from gpushmem.backends.nvshmem.compile.options import code_options
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
-from gpushmem.backends.nvshmem.gpu.status import check
+from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.backends.nvshmem.trace import recording
 from gpushmem.backends.nvshmem.trace.traced import Untraced
 from gpushmem.errors import ArgumentError

@@ -5,8 +5,8 @@ NVSHMEM's device functions. These are translated from the bitcode that NVSHMEM i
 """
 
 from gpushmem.backends import cpu
-from gpushmem.backends.about import About, Tuning
 from gpushmem.backends.nvshmem import versions
+from gpushmem.backends.properties import About, Tuning
 
 
 def _missing() -> str | None:

@@ -24,7 +24,7 @@ from gpushmem.backends.cpu.operations.updates import (
     copy_piece,
     update_word,
 )  # fmt: skip
-from gpushmem.backends.cpu.sync.ranges import held
+from gpushmem.backends.cpu.sync.address_ranges import held
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
 from gpushmem.backends.faults import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
 from gpushmem.native.internal import internal

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem import settings
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu import backend
 from gpushmem.backends.cpu.observers import observe_kernels
 from gpushmem.backends.cpu.operations import hook

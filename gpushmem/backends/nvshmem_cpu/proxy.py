@@ -31,10 +31,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations.access import TRAPS, explain
-from gpushmem.backends.cpu.seeds import number_of
-from gpushmem.backends.cpu.sync.ranges import Ranges
+from gpushmem.backends.cpu.seeded_order import number_of
+from gpushmem.backends.cpu.sync.address_ranges import Ranges
 from gpushmem.backends.nvshmem_cpu import channel
 from gpushmem.backends.nvshmem_cpu.adapter import ENTRY, EXIT, MOST, NO_SUCH_ATOMIC, PROXY
 from gpushmem.backends.nvshmem_cpu.channel import AMO, CUT

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.nvshmem_cpu.layout import COLLECTIVES, STATE, TIMEOUT
 from gpushmem.backends.nvshmem_cpu.teams import TeamRecord
 from gpushmem.errors import ShmemError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.nvshmem_cpu.layout import RECEXCH, TEAM
 
 __all__ = ["INVALID", "TeamRecord", "exchange_partners", "stride_of"]

@@ -165,7 +165,7 @@ LAUNCH = struct(
     ("polls", "i8"),  # counts every `poll`
     ("turns", "i8"),  # counts the turns of the ring
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
-    ("crowded", "i8"),  # whether others use this core, see `exchange`
+    ("crowded", "i8"),  # whether others use this core, see `load_balancing`
     ("given", "i8"),  # list of FIBER through next: blocks that others have given; the root's lock
     ("n_given", "i8"),  # how many
     ("apart", "i8", 8),  # what all cores look at is on other cache lines

@@ -17,9 +17,9 @@ from llvmlite import ir
 from gpushmem import store
 from gpushmem.artifacts.toolchain import sources_digest
 from gpushmem.native.memory import i8p
-from gpushmem.simt.base.contexts import new_context
-from gpushmem.simt.bitcode import leaves
-from gpushmem.simt.bitcode.source import Facts, Source
+from gpushmem.simt.base.llvm_contexts import new_context
+from gpushmem.simt.bitcode import intrinsics
+from gpushmem.simt.bitcode.extraction import Facts, Source
 from gpushmem.simt.bitcode.translate import Translation, translate
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.target import SITE_ARG, THREAD_ARG, SimtLibrary, simt_target
@@ -67,7 +67,7 @@ class Bitcode:
         translation, library = self._library(name)
         builder.simt_context.active_code_library.add_linking_library(library)
         result, *kinds = map(
-            leaves.typed, (translation.signature.result, *translation.signature.arguments)
+            intrinsics.typed, (translation.signature.result, *translation.signature.arguments)
         )
         symbol = name + self._suffix
         declared = builder.module.globals.get(symbol)
@@ -99,7 +99,7 @@ def _linkable(name: str, translation: Translation) -> SimtLibrary:
     seen = nullcontext() if observer.moves() else observer.unseen()
     with context.push_code_library(library), seen:
         for leaf in translation.leaves:
-            leaves.define(module, leaf)
+            intrinsics.define(module, leaf)
     library.add_ir_module(module)
     library.finalize()
     parsed = llvm.parse_assembly(

@@ -2,9 +2,9 @@
 
 Every function gets the hidden arguments of the calling convention in front of its own: none for the
 result, `thread` and `site`. What is NVIDIA's becomes a call of a function with the same arguments,
-which `leaves` generates: intrinsics of NVVM, inline assembly, calls of the C library of CUDA; so do
-loads that are volatile, in which a thread may wait, atomic instructions, and, where accesses are
-moved (`observer.moves`), all others to memory. All else stays as it is.
+which `intrinsics` generates: intrinsics of NVVM, inline assembly, calls of the C library of CUDA;
+so do loads that are volatile, in which a thread may wait, atomic instructions, and, where accesses
+are moved (`observer.moves`), all others to memory. All else stays as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import NamedTuple, NoReturn
 
 from gpushmem.errors import BackendUnavailable
-from gpushmem.simt.bitcode.source import NAME, NO_METADATA, unquoted
+from gpushmem.simt.bitcode.extraction import NAME, NO_METADATA, unquoted
 
 __all__ = ["HIDDEN", "Leaf", "Translation", "translate"]
 
@@ -67,7 +67,7 @@ RESULT = re.compile(r"(%[\w.$-]+) = (alloca|getelementptr|bitcast) ")
 
 
 class Leaf(NamedTuple):
-    """A function that `leaves` generates.
+    """A function that `intrinsics` generates.
 
     `what` is the intrinsic's name, the text of the assembly, or one of "load", "store",
     "volatile load", "volatile store", "rmw OP", "cas", "fence", "address of VARIABLE", "printf".

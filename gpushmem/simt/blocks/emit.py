@@ -10,13 +10,13 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from gpushmem.artifacts.limits import MAX_THREADS
+from gpushmem.artifacts.gpu_limits import MAX_THREADS
 from gpushmem.native.structs import offset
-from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.layout import BLOCK, CODE_BYTES, EXITED, FIBER, FRAME_ALIGN, THREAD
-from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.code import EXIT, Inst, callee_of, substituted
-from gpushmem.simt.compiler.kept import BARRIER
+from gpushmem.simt.base.llvm_contexts import new_context
+from gpushmem.simt.blocks.llvm_code import EXIT, Inst, callee_of, substituted
+from gpushmem.simt.blocks.uniformity import Analysis
+from gpushmem.simt.compiler.cached_functions import BARRIER
 from gpushmem.simt.compiler.target import Unfit, simt_target
 
 __all__ = ["LEAST", "Emitter", "Frame", "alloca_bytes", "resume_codes", "size_of"]

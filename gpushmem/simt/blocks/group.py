@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpushmem.simt.blocks.analysis import is_pure
-from gpushmem.simt.blocks.code import EXIT, Inst, targets_of
+from gpushmem.simt.blocks.llvm_code import EXIT, Inst, targets_of
+from gpushmem.simt.blocks.uniformity import is_pure
 
 __all__ = ["Group", "Nest", "Node", "Turns", "guarded", "with_hints"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from gpushmem.native.structs import offset
 from gpushmem.simt.base.layout import EXITED, PARKED, THREAD
-from gpushmem.simt.blocks.code import EXIT, Block, Inst, callee_of, substituted, targets_of
 from gpushmem.simt.blocks.emit import Emitter
+from gpushmem.simt.blocks.llvm_code import EXIT, Block, Inst, callee_of, substituted, targets_of
 
 __all__ = ["Lanes"]
 

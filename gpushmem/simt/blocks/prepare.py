@@ -1,4 +1,4 @@
-"""A kernel made ready for `analysis`: one function, alike in its loops, cut where threads wait."""
+"""A kernel made ready for `uniformity`: one function, its loops alike, cut where threads wait."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushmem.simt.base import passes
-from gpushmem.simt.blocks.analysis import is_pure
-from gpushmem.simt.blocks.code import Block, Function, Inst, callee_of, targets_of
-from gpushmem.simt.compiler.kept import ALL, BARRIER, LANES, Meeting, kept_names
+from gpushmem.simt.base import llvm_passes
+from gpushmem.simt.blocks.llvm_code import Block, Function, Inst, callee_of, targets_of
+from gpushmem.simt.blocks.uniformity import is_pure
+from gpushmem.simt.compiler.cached_functions import ALL, BARRIER, LANES, Meeting, kept_names
 from gpushmem.simt.compiler.primitives import PAUSE
 
 __all__ = [
@@ -71,8 +71,8 @@ def one_function(body: Any, name: str, within: set[str], mets: dict[str, Any]) -
     for function in body.functions:
         if not function.is_declaration and function.name != name:
             function.linkage = "external" if function.name in kept else "internal"
-    passes.over_module(body, ("always_inliner", "global_dead_code_eliminate"))
-    passes.over_functions([body.get_function(name)], SIMPLIFYING)
+    llvm_passes.over_module(body, ("always_inliner", "global_dead_code_eliminate"))
+    llvm_passes.over_functions([body.get_function(name)], SIMPLIFYING)
     for function in body.functions:
         if not function.is_declaration and function.name in kept:
             function.linkage = "internal"

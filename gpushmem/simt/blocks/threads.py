@@ -7,9 +7,9 @@ from typing import Any
 
 from gpushmem.native.structs import offset
 from gpushmem.simt.base.layout import THREAD
-from gpushmem.simt.blocks.code import EXIT, Block, Inst, substituted, targets_of
 from gpushmem.simt.blocks.emit import Emitter, renamed_phi, takes_thread
 from gpushmem.simt.blocks.group import Group, Nest, Node, guarded
+from gpushmem.simt.blocks.llvm_code import EXIT, Block, Inst, substituted, targets_of
 from gpushmem.simt.blocks.vectors import Chunks, Vectors
 from gpushmem.simt.compiler.target import Unfit
 

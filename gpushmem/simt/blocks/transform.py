@@ -7,15 +7,15 @@ GPUSHMEM_VERIFY compares what comes out with threads that run one by one.
 `block` writes its function group by group. A *group* is what threads do one after the other between
 two things that the block does once; for each, the first that can is taken (`threads.Threads`):
 
-- `strided`, a loop whose turns are dealt out to threads: as a loop over neighbours. Leaves out only
-  turns that do nothing; keeps the order of a thread's own.
-- `vectors`, with `shapes` and `wide`: eight neighbouring threads at a time. A lane whose mask is
-  off neither writes nor fails; a vector in which a thread would fail is left to turns one by one
-  before anything is written.
+- `strided_loops`, a loop whose turns are dealt out to threads: as a loop over neighbours. Leaves
+  out only turns that do nothing; keeps the order of a thread's own.
+- `vectors`, with `lane_shapes` and `vector_instructions`: eight neighbouring threads at a time. A
+  lane whose mask is off neither writes nor fails; a vector in which a thread would fail is left to
+  turns one by one before anything is written.
 - `threads`: a loop over the threads, for those alone that have something to do (`group.guarded`).
 
-A branch that varies and decides what threads wait for is written by `apart`: before a thread goes
-on alone, what is uniform and alive is where it finds it; threads are in step again only at one
+A branch that varies and decides what threads wait for is written by `divergence`: before a thread
+goes on alone, what is uniform and alive is where it finds it; threads are in step again only at one
 label, with equal uniform values.
 """
 
@@ -28,12 +28,11 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.code import EXIT, Function, callee_of, read
 from gpushmem.simt.blocks.emit import Frame, resume_codes
-from gpushmem.simt.blocks.fast import Fast
 from gpushmem.simt.blocks.group import SHORT, with_hints
 from gpushmem.simt.blocks.lanes import Lanes
+from gpushmem.simt.blocks.llvm_code import EXIT, Function, callee_of, read
+from gpushmem.simt.blocks.lockstep import Fast
 from gpushmem.simt.blocks.prepare import (
     EACH,
     cut_up,
@@ -42,7 +41,8 @@ from gpushmem.simt.blocks.prepare import (
     sink,
     waiting_in,
 )
-from gpushmem.simt.compiler.kept import BARRIER, LANES, Meeting, kept_names, meetings
+from gpushmem.simt.blocks.uniformity import Analysis
+from gpushmem.simt.compiler.cached_functions import BARRIER, LANES, Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
 from gpushmem.simt.compiler.target import Unfit
 
@@ -179,7 +179,7 @@ PASSES = (
     ),
     Pass(
         sink_selects,
-        "blocks", "range loops whose variable grows by its step, as `strided` wants it",
+        "blocks", "range loops whose variable grows by its step, as `strided_loops` wants it",
         "what is moved has no effect, and is needed behind the first way of its branch only",
     ),
     Pass(

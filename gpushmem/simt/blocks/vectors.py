@@ -5,7 +5,7 @@ branches become masks, as in a GPU's warps: each block of code runs with the mas
 come there, and is skipped if there are none; where ways meet, values are chosen by masks. A loop
 runs until no lane is left in it; if all leave it together, it needs no mask of its own.
 
-`shapes` says which values need vectors at all. Accesses of neighbouring elements are loads and
+`lane_shapes` says which values need vectors at all. Accesses of neighbouring elements are loads and
 stores of vectors; whether addresses that are vectors are neighbours is asked where they are used.
 What lanes cannot do together, atomics and calls, they do one after the other.
 
@@ -18,10 +18,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpushmem.simt.blocks.code import EXIT, Inst, substituted, targets_of
 from gpushmem.simt.blocks.group import Nest, Node, Turns
-from gpushmem.simt.blocks.shapes import UNIFORM, VECTOR, Loop, Shape, matched
-from gpushmem.simt.blocks.wide import FULL, MASK, NONE, WIDTH, Wide, wide
+from gpushmem.simt.blocks.lane_shapes import UNIFORM, VECTOR, Loop, Shape, matched
+from gpushmem.simt.blocks.llvm_code import EXIT, Inst, substituted, targets_of
+from gpushmem.simt.blocks.vector_instructions import FULL, MASK, NONE, WIDTH, Wide, wide
 from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Chunks", "Vectors"]

@@ -21,7 +21,7 @@ from gpushmem.native.lock import lock, unlock
 from gpushmem.native.memory import load_acquire, store_release
 from gpushmem.native.structs import offset, view
 from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP
-from gpushmem.simt.compiler.kept import outlined
+from gpushmem.simt.compiler.cached_functions import outlined
 from gpushmem.simt.compiler.primitives import (
     THREAD_OF,
     as_thread,

@@ -1,7 +1,7 @@
 """The engine's services to kernel code: identity, waiting, yielding, failing, shared arrays.
 
-The code of `numba.cuda` names (`names`) and of an embedder's operations is written with these
-intrinsics, as ordinary device functions. They exist on the `simt` target only.
+The code of `numba.cuda` names (`numba_cuda_names`) and of an embedder's operations is written with
+these intrinsics, as ordinary device functions. They exist on the `simt` target only.
 
 Waiting follows one pattern, cheap when there is nothing to wait for::
 
@@ -28,7 +28,7 @@ from numba.cuda.core.errors import RequireLiteralValue
 from gpushmem.native.memory import atomic_add_word, i8p, i64, intrinsic, release_fence
 from gpushmem.native.structs import offset, view
 from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD
-from gpushmem.simt.compiler.kept import outlined
+from gpushmem.simt.compiler.cached_functions import outlined
 from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import SITE_ARG, THREAD_ARG, device
 

@@ -27,16 +27,16 @@ from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
 
-from gpushmem.artifacts.limits import MAX_THREADS
+from gpushmem.artifacts.gpu_limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.native.memory import i8p, i64
-from gpushmem.simt.base import fiber, passes, printing
-from gpushmem.simt.base.externals import suppliers, supply
+from gpushmem.simt.base import fiber, llvm_passes, printing
+from gpushmem.simt.base.external_functions import suppliers, supply
 from gpushmem.simt.base.layout import BLOCK as BLOCK_FIELDS
 from gpushmem.simt.base.layout import FIBER, FRAME_ALIGN, LAUNCH, SPREAD, THREAD
-from gpushmem.simt.bitcode import declared as _declared  # noqa: F401  (it fills INTRINSICS)
+from gpushmem.simt.bitcode import declare_device as _declared  # noqa: F401  (it fills INTRINSICS)
 from gpushmem.simt.blocks.transform import BLOCK, LANE, SITES, Lockstep, in_lockstep
-from gpushmem.simt.blocks.wide import WIDTH
+from gpushmem.simt.blocks.vector_instructions import WIDTH
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,
@@ -56,7 +56,7 @@ from gpushmem.simt.compiler.target import (
     simt_target,
     site_text,
 )
-from gpushmem.simt.intrinsics import names as _names  # noqa: F401  (it fills INTRINSICS)
+from gpushmem.simt.intrinsics import numba_cuda_names as _names  # noqa: F401  (it fills INTRINSICS)
 
 __all__ = ["Entry", "build", "freeze", "thaw", "warm_up"]
 
@@ -93,7 +93,7 @@ class Entry:
     body: str  # what numba-cuda calls it
     name: str  # of the function
     code: bytes  # object code
-    better: str = ""  # where the store will have it optimised, see `sharing`;
+    better: str = ""  # where the store will have it optimised, see `kernel_cache`;
     overdue: bool = False  # and an earlier job has not
     bitcode: bytes = field(default=b"", compare=False)  # before that; of one compiled here
 
@@ -118,7 +118,7 @@ _optnone = re.compile(r"^(attributes #\d+ = \{.*) optnone\b", re.MULTILINE)
 # Of what is to be compiled quickly; the machine code then is made without optimisation, which takes
 # a tenth of the time. On O1 with such machine code LLVM took twice as long, with none of these
 # passes three times as long: there is so much code then (docs/performance-notes.md).
-QUICK_PASSES = "always_inliner", *passes.SIMPLIFYING
+QUICK_PASSES = "always_inliner", *llvm_passes.SIMPLIFYING
 
 
 class EntryLibrary(CPUCodeLibrary):
@@ -164,8 +164,8 @@ class EntryLibrary(CPUCodeLibrary):
             )
 
     def _optimize_a_little(self) -> None:
-        builder = passes.builder_for(self._machine(), speed_level=0)
-        passes.over_module(self._final_module, QUICK_PASSES, builder)
+        builder = llvm_passes.builder_for(self._machine(), speed_level=0)
+        llvm_passes.over_module(self._final_module, QUICK_PASSES, builder)
 
     def _machine(self) -> Any:
         return _quick_machine() if self.quick else self._codegen._tm
@@ -184,7 +184,9 @@ class EntryLibrary(CPUCodeLibrary):
         builder.getModulePassManager().run(module, builder)
         text = _optnone.sub(r"\1", str(module))
         self._final_module = module = llvm.parse_assembly(text, module._context)
-        passes.over_functions([module.get_function(self.alone)], passes.SIMPLIFYING, builder)
+        llvm_passes.over_functions(
+            [module.get_function(self.alone)], llvm_passes.SIMPLIFYING, builder
+        )
 
     def _finalize_final_module(self) -> None:
         self.code = self._machine().emit_object(self._final_module)

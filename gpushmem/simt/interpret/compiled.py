@@ -13,7 +13,7 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.compiler.target import compiling, device
 from gpushmem.simt.interpret.arrays import Array
 from gpushmem.simt.interpret.numbers import numba_type, number

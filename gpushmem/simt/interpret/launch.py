@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.shape import LaunchShape
+from gpushmem.artifacts.launch_shape import LaunchShape
 from gpushmem.simt.interpret.debugger import watched
 from gpushmem.simt.interpret.threads import Grid
 

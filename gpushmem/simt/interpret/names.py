@@ -22,7 +22,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.extending import _Intrinsic
 from numba.cuda.np import numpy_support
 
-from gpushmem.artifacts.arguments import as_numpy
+from gpushmem.artifacts.argument_packing import as_numpy
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.compiler import target
 from gpushmem.simt.interpret.arrays import in_kernel

@@ -25,7 +25,7 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from gpushmem.artifacts.gpu_model import LANES
-from gpushmem.artifacts.shape import LaunchShape
+from gpushmem.artifacts.launch_shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.simt.run.kernel import resident_blocks
 

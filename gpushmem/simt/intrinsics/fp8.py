@@ -15,8 +15,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from gpushmem.simt.intrinsics import halves
-from gpushmem.simt.intrinsics.halves import f32, f64, i1, i8, i16, i32
+from gpushmem.simt.intrinsics import half_floats
+from gpushmem.simt.intrinsics.half_floats import f32, f64, i1, i8, i16, i32
 from gpushmem.simt.intrinsics.libdevice import _intrinsic
 
 __all__ = ["FORMATS", "call"]
@@ -40,7 +40,7 @@ def call(builder: Any, function: str, types: str, fmt: str, values: list[Any]) -
     if function == "convert":
         return _converted(builder, types, fmt, values[0])
     if function == "__nv_cvt_e8m0_to_bf16raw":
-        return halves.narrow("bfloat", builder, _decode("e8m0", builder, values[0]))
+        return half_floats.narrow("bfloat", builder, _decode("e8m0", builder, values[0]))
     value, saturation, how = values
     finite = builder.icmp_unsigned("!=", saturation, saturation.type(0))
     source = "13__nv_bfloat16" if "bfloat16raw" in function else types
@@ -62,11 +62,11 @@ def _reals(builder: Any, types: str, value: ir.Value) -> list[Any]:
         members = [builder.extract_value(value, k) for k in range(len(value.type.elements))]
     else:
         members = [value]
-    fmt = next((f for c, f in halves.CLASSES.items() if c in types), None)
+    fmt = next((f for c, f in half_floats.CLASSES.items() if c in types), None)
     if fmt:
-        return [halves.widen(fmt, builder, m) for m in members]
-    signed = halves.INTEGERS.get(types[0])
-    return members if signed is None else [halves.real(builder, signed, m) for m in members]
+        return [half_floats.widen(fmt, builder, m) for m in members]
+    signed = half_floats.INTEGERS.get(types[0])
+    return members if signed is None else [half_floats.real(builder, signed, m) for m in members]
 
 
 def _pack(builder: Any, codes: list[Any]) -> ir.Value:
@@ -92,10 +92,10 @@ def _converted(builder: Any, types: str, fmt: str, value: ir.Value) -> Any:
     if types == "d":
         return builder.fpext(number, f64)
     if types == "6__half":
-        return halves.narrow("half", builder, number)
+        return half_floats.narrow("half", builder, number)
     if types == "13__nv_bfloat16":
-        return halves.narrow("bfloat", builder, number)  # exact
-    return halves.to_builtin(builder, types, number)
+        return half_floats.narrow("bfloat", builder, number)  # exact
+    return half_floats.to_builtin(builder, types, number)
 
 
 def _encode(fmt: str, builder: Any, value: ir.Value, finite: ir.Value, down: ir.Value) -> ir.Value:
@@ -124,9 +124,9 @@ def _encode(fmt: str, builder: Any, value: ir.Value, finite: ir.Value, down: ir.
 
 def _odd_half(builder: Any, value: ir.Value) -> ir.Value:
     if value.type == f64:
-        value = halves.round_to_odd(builder, value)
-    bits = halves.narrow("half", builder, value, "rz")
-    inexact = builder.fcmp_ordered("!=", halves.widen("half", builder, bits), value)
+        value = half_floats.round_to_odd(builder, value)
+    bits = half_floats.narrow("half", builder, value, "rz")
+    inexact = builder.fcmp_ordered("!=", half_floats.widen("half", builder, bits), value)
     return builder.or_(bits, builder.zext(inexact, i16))
 
 
@@ -135,7 +135,7 @@ def _nearest(fmt: str, builder: Any, magnitude: ir.Value) -> ir.Value:
     if fmt == "e5m2":
         return _shifted(builder, magnitude, 8)
     normal = _shifted(builder, builder.sub(magnitude, i16(8 << 10)), 7)  # bias 15 to bias 7
-    steps = builder.fmul(halves.widen("half", builder, magnitude), ir.Constant(f32, 512.0))
+    steps = builder.fmul(half_floats.widen("half", builder, magnitude), ir.Constant(f32, 512.0))
     subnormal = builder.fptoui(_intrinsic("rint", builder, steps), i16)
     small = builder.icmp_unsigned("<", magnitude, i16(SMALLEST_E4M3))
     return builder.select(small, subnormal, normal)
@@ -148,7 +148,7 @@ def _shifted(builder: Any, bits: ir.Value, n: int) -> ir.Value:
 
 
 def _exponent(builder: Any, value: ir.Value, down: ir.Value) -> ir.Value:
-    single = halves.round_to_odd(builder, value) if value.type == f64 else value
+    single = half_floats.round_to_odd(builder, value) if value.type == f64 else value
     bits = builder.and_(builder.bitcast(single, i32), i32(0x7FFFFFFF))
     up = builder.add(bits, i32(0x7FFFFF))
     at_most_smallest = builder.icmp_unsigned("<=", bits, i32(0x400000))  # 2**-127, whose code is 0
@@ -167,12 +167,12 @@ def _decode(fmt: str, builder: Any, code: ir.Value) -> ir.Value:
     wide = builder.shl(builder.zext(code, i16), i16(8))
     magnitude = builder.and_(code, i8(0x7F))
     if fmt == "e5m2":
-        number = halves.widen("half", builder, wide)
+        number = half_floats.widen("half", builder, wide)
         nan = builder.icmp_unsigned(">", magnitude, i8(0x7C))
     else:
         sign = builder.and_(wide, i16(-0x8000))
         shifted = builder.shl(builder.zext(magnitude, i16), i16(7))
-        biased = halves.widen("half", builder, builder.or_(sign, shifted))
+        biased = half_floats.widen("half", builder, builder.or_(sign, shifted))
         number = builder.fmul(biased, ir.Constant(f32, 256.0))  # bias 7 to bias 15
         nan = builder.icmp_unsigned("==", magnitude, i8(0x7F))
     return builder.select(nan, builder.bitcast(i32(0x7FFFFFFF), f32), number)

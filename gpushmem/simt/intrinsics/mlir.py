@@ -30,7 +30,7 @@ from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate
 from numba.cuda.vector_types import VectorType
 
 from gpushmem.artifacts.kernel_name import KernelName
-from gpushmem.artifacts.twins import ROOT, own, reverse, theirs_of
+from gpushmem.artifacts.mlir_names import ROOT, own, reverse, theirs_of
 from gpushmem.native.memory import i64, intrinsic
 from gpushmem.simt.compiler.target import bind
 

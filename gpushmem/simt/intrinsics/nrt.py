@@ -14,10 +14,10 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.cuda.memory_management.nrt import _nrt_mstats
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.compiler import observer
-from gpushmem.simt.intrinsics.machine import implements
+from gpushmem.simt.intrinsics.nvvm import implements
 
 __all__ = ["allocation_stats"]
 

@@ -1,6 +1,6 @@
 """Barriers, warp operations and other waits of a launch's threads for each other.
 
-Device functions, called by the intrinsics in `machine`. The threads of a block take turns on one
+Device functions, called by the intrinsics in `nvvm`. The threads of a block take turns on one
 core, so nothing here needs atomics; the last thread to arrive acts for all and releases them.
 Blocks and grids meet by `groups`.
 
@@ -24,6 +24,7 @@ from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.native.memory import set_word, word_at
 from gpushmem.native.structs import view
 from gpushmem.simt.base.layout import WARP
+from gpushmem.simt.compiler.cached_functions import ITSELF, Barrier, KeptDispatcher, Lanes, kept
 from gpushmem.simt.compiler.groups import (
     arrive_at_block,
     as_group,
@@ -33,7 +34,6 @@ from gpushmem.simt.compiler.groups import (
     park,
     release,
 )
-from gpushmem.simt.compiler.kept import ITSELF, Barrier, KeptDispatcher, Lanes, kept
 from gpushmem.simt.compiler.primitives import (
     LANE_MEETING,
     as_fiber,

@@ -30,15 +30,15 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 from numba.cuda.cudadrv.error import CudaDriverError
 
 from gpushmem import settings
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.artifacts.gpu_limits import MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
 from gpushmem.artifacts.gpu_model import LANES, modelled
-from gpushmem.artifacts.limits import MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
-from gpushmem.artifacts.shape import AXES, LIMITS
+from gpushmem.artifacts.launch_shape import AXES, LIMITS
 from gpushmem.errors import KernelError
-from gpushmem.simt.run import witness
+from gpushmem.simt.run import queue_observer
 from gpushmem.simt.run.kernel import Running
+from gpushmem.simt.run.queue_observer import Work
 from gpushmem.simt.run.stream import Copy, Device, Stream
-from gpushmem.simt.run.witness import Work
 
 __all__ = ["TOOLKIT", "CoreDevice", "Driver"]
 
@@ -229,7 +229,7 @@ class Driver:
     def _allocate(self, nbytes: int) -> int:
         # Aligned to 256 bytes, in pieces of 512, as CUDA's is: programs write a little too far.
         room = -(-max(nbytes, 1) // 512) * 512 + 512
-        seen = witness.present()
+        seen = queue_observer.present()
         if seen is None:
             memory: Any = np.empty(room, np.uint8)
             address = -(-address_of(memory) // 256) * 256
@@ -309,7 +309,7 @@ class Driver:
     ) -> None:
         dst, src = int(dst), int(src)
         queue = self.queue(stream)
-        if (wait or stage) and witness.present() is None and queue.device.idle():
+        if (wait or stage) and queue_observer.present() is None and queue.device.idle():
             ctypes.memmove(dst, src, nbytes)
             return
         staged = np.empty(nbytes if stage else 0, np.uint8)
@@ -368,7 +368,7 @@ class Driver:
 
     def launch(self, stream: Any, launch: Running) -> None:
         """Queue a launch."""
-        queue, seen = self.queue(stream), witness.present()
+        queue, seen = self.queue(stream), queue_observer.present()
         if seen is None:
             queue.submit(launch)
             return
@@ -383,7 +383,7 @@ class Driver:
 
     def _queue(self, stream: Any, work: Work, run: Callable[[], object]) -> int:
         """Queue other work; returns the number by which the witness knows it, 0 without one."""
-        queue, seen = self.queue(stream), witness.present()
+        queue, seen = self.queue(stream), queue_observer.present()
         if seen is None:
             queue.submit(run)
             return 0
@@ -405,13 +405,13 @@ class Driver:
 
     def _returned(self, number: int) -> None:
         """The host has waited for what a witness knows by this number."""
-        seen = witness.present()
+        seen = queue_observer.present()
         if seen is not None and number:
             seen.returned(number)
 
     def end(self) -> None:
         """The program is over."""
-        seen = witness.present()
+        seen = queue_observer.present()
         if seen is not None:
             seen.end()
 

@@ -11,8 +11,8 @@ from numba.cuda.args import wrap_arg
 from numba.cuda.dispatcher import _Kernel
 from numba.cuda.np import numpy_support
 
-from gpushmem.artifacts.limits import MAX_THREADS
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.gpu_limits import MAX_THREADS
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.interpret.arrays import array_at, record_at
 from gpushmem.simt.interpret.launch import interpret

@@ -2,8 +2,8 @@
 
 numba-cuda-mlir's public names for the host (arrays, streams, events, devices) are replaced by
 numba-cuda's of the same names, and its `jit` by one that makes numba-cuda's dispatchers; what
-kernels mention keeps its names, which the compiler translates (`artifacts/twins.py`). The package
-is changed when the program imports it, and not imported before.
+kernels mention keeps its names, which the compiler translates (`artifacts/mlir_names.py`). The
+package is changed when the program imports it, and not imported before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.np import ufunc_db
 
-from gpushmem.artifacts.twins import ROOT, place_of, theirs_of, twin, type_twin
+from gpushmem.artifacts.mlir_names import ROOT, place_of, theirs_of, twin, type_twin
 from gpushmem.errors import BackendUnavailable
-from gpushmem.imports import WhenImported
+from gpushmem.import_hooks import WhenImported
 from gpushmem.simt.compiler.target import replaced
 
 __all__ = ["patched"]

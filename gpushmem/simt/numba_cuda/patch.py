@@ -26,18 +26,18 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.memory_management.nrt import rtsys
 
 from gpushmem import settings
-from gpushmem.artifacts.arguments import address_of, as_numpy, pack_scalars
-from gpushmem.artifacts.limits import MAX_STATIC_SHARED, MAX_THREADS
-from gpushmem.artifacts.shape import LaunchShape, shape_of
+from gpushmem.artifacts.argument_packing import address_of, as_numpy, pack_scalars
+from gpushmem.artifacts.gpu_limits import MAX_STATIC_SHARED, MAX_THREADS
+from gpushmem.artifacts.launch_shape import LaunchShape, shape_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.simt.base.embedding import Embedder, embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
 from gpushmem.simt.grid import entry as entries
-from gpushmem.simt.grid import sharing
+from gpushmem.simt.grid import kernel_cache
 from gpushmem.simt.intrinsics import nrt
 from gpushmem.simt.numba_cuda import mlir
 from gpushmem.simt.numba_cuda.driver import TOOLKIT, CoreDevice, Driver, fail
-from gpushmem.simt.numba_cuda.quick import NOT_QUICK, PLACES, nbytes_of, packers_of
+from gpushmem.simt.numba_cuda.fast_launch import NOT_QUICK, PLACES, nbytes_of, packers_of
 from gpushmem.simt.run.kernel import (
     MOST_FORMS,
     Form,
@@ -125,7 +125,7 @@ class SimtKernel(_Kernel):
         how = {"report": debug, "quick": tier == "fast"}
         self._build = partial(entries.build, py_func, argtypes, types.void, **how, **options)
         key = {"numba.cuda": True} | options
-        self.entry = sharing.compiled(py_func, argtypes, key, lambda **_: self.made[1], tier)
+        self.entry = kernel_cache.compiled(py_func, argtypes, key, lambda **_: self.made[1], tier)
         if self.entry.launch_config_sensitive:  # there is one for each configuration
             self.entry = self.made[1]
         options |= {"lineinfo": lineinfo, "launch_bounds": launch_bounds}

@@ -19,10 +19,10 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem import settings, store
-from gpushmem.artifacts.arguments import Packer, address_of, types_of
+from gpushmem.artifacts.argument_packing import Packer, address_of, types_of
+from gpushmem.artifacts.gpu_limits import MAX_STATIC_SHARED
 from gpushmem.artifacts.gpu_model import modelled
-from gpushmem.artifacts.limits import MAX_STATIC_SHARED
-from gpushmem.artifacts.shape import LaunchShape
+from gpushmem.artifacts.launch_shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.native.structs import new
 from gpushmem.parking import Parked
@@ -33,8 +33,8 @@ from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import ASSERTED
 from gpushmem.simt.compiler.target import exceptions
 from gpushmem.simt.grid import entry as entries
-from gpushmem.simt.grid import sharing
-from gpushmem.simt.run import cores, helpers, scheduler
+from gpushmem.simt.grid import kernel_cache
+from gpushmem.simt.run import cores, helper_threads, scheduler
 from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
 
 __all__ = [
@@ -99,11 +99,11 @@ class Kernel:
             tier = "full" if full and tier == "auto" else tier
             build = functools.partial(self._build, argtypes, options)
             if self.cache:
-                entry = sharing.compiled(self.py_func, argtypes, options, build, tier)
+                entry = kernel_cache.compiled(self.py_func, argtypes, options, build, tier)
             else:
                 entry = build(quick=tier == "fast")
             if entry.better:
-                improve = functools.partial(sharing.improve, entry.better, self.py_func)
+                improve = functools.partial(kernel_cache.improve, entry.better, self.py_func)
                 self._quick[entry.better] = _Quick(
                     functools.partial(improve, argtypes, options, build)
                 )
@@ -179,7 +179,7 @@ class Kernel:
         if not quick.asked or now < quick.looks_at:
             return False
         quick.looks_at = now + LOOK
-        better = sharing.improved(entry.better) if store.has(entry.better) else None
+        better = kernel_cache.improved(entry.better) if store.has(entry.better) else None
         if better is None:
             return False
         known, forms = list(self._entries.items()), list(self._forms.items())
@@ -291,7 +291,7 @@ class Form:
                 launch[field] = address
             if math.prod(shape.grid) > 1 and not entry.observed and cores.usable_cores() > 1:
                 launch["several"] = 1
-                helpers.start(Place)
+                helper_threads.start(Place)
 
     def launched(self, packed: bytes, keep: Any, explain: Explain | None = None) -> Running:
         """A launch with these arguments."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.native.c_function import c_function
 from gpushmem.native.internal import internal
 from gpushmem.native.lock import lock, unlock

@@ -9,9 +9,9 @@ spin, yield the core, sleep. A grid that needs no block to wait for another thus
 time on warm stacks. Threads that keep meeting each other while they poll for another block count as
 moving, so a block is also admitted after PATIENCE turns.
 
-A ring is one core's. Others may run blocks of the same launch in rings of their own; `exchange`
-says what they have in common. These functions are compiled for the plain CPU target and know
-nothing of kernels.
+A ring is one core's. Others may run blocks of the same launch in rings of their own;
+`load_balancing` says what they have in common. These functions are compiled for the plain CPU
+target and know nothing of kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpushmem.native.memory import (
 from gpushmem.native.structs import offset
 from gpushmem.simt.base import fiber as fibers
 from gpushmem.simt.base.layout import BLOCK, FRAME_ALIGN, LAUNCH
-from gpushmem.simt.run.exchange import (
+from gpushmem.simt.run.load_balancing import (
     CANCEL,
     FAILED,
     close,

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.parking import TURN, Parked, block_signals
 from gpushmem.simt.run.kernel import Place, Running, run_hooks, running

@@ -22,14 +22,14 @@ import numpy as np
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.errors import KernelError
 from gpushmem.native.memory import set_word, word_at
 from gpushmem.native.structs import view
 from gpushmem.simt.base import printing
 from gpushmem.simt.base.layout import LAUNCH, THREAD
 from gpushmem.simt.compiler import observer
-from gpushmem.simt.compiler.kept import kept
+from gpushmem.simt.compiler.cached_functions import kept
 from gpushmem.simt.compiler.primitives import launch_word, site_word, thread_word
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.run.kernel import Form, Kernel, Running, text_at

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.native.structs import offset
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH
 from gpushmem.simt.compiler.groups import MEETING

@@ -12,7 +12,7 @@ from gpushmem.job import peers
 from gpushmem.job.descriptors import fill_standard
 from gpushmem.start.bootstrap import local, mpi, node_layout, shared_memory, slurm, tcp, torch
 from gpushmem.start.bootstrap.channel import Channel, note
-from gpushmem.start.bootstrap.inherited import Inherited
+from gpushmem.start.bootstrap.forked import Inherited
 
 __all__ = ["find_peers", "join", "note"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from gpushmem import settings
 from gpushmem.errors import BootstrapError
-from gpushmem.job.pes import compact
+from gpushmem.job.pe_ranges import compact
 
 __all__ = ["GRACE", "Channel", "Deadline", "Missing", "note", "number", "place"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
-from gpushmem.job.pes import compact
+from gpushmem.job.pe_ranges import compact
 
 __all__ = ["check", "elsewhere", "identity", "numbers"]
 

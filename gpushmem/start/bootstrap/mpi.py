@@ -16,8 +16,8 @@ from typing import Any
 from gpushmem.errors import BootstrapError
 from gpushmem.start.bootstrap import machines
 from gpushmem.start.bootstrap.channel import Channel, Deadline, missing, number, place
-from gpushmem.start.bootstrap.directory import Directory, job_id
 from gpushmem.start.bootstrap.polling import poll
+from gpushmem.start.bootstrap.shared_directory import Directory, job_id
 
 __all__ = ["channel", "of_its_own", "recognised"]
 

@@ -20,8 +20,8 @@ from gpushmem.errors import BootstrapError, ShmemError
 from gpushmem.job.peers import Peers
 from gpushmem.start.bootstrap import machines
 from gpushmem.start.bootstrap.channel import GRACE, Channel, Deadline
-from gpushmem.start.bootstrap.directory import Directory
-from gpushmem.start.bootstrap.nearby import Nearby
+from gpushmem.start.bootstrap.same_machine import Nearby
+from gpushmem.start.bootstrap.shared_directory import Directory
 from gpushmem.start.bootstrap.shared_memory import found, raise_refusal, refusal
 
 __all__ = ["exchange"]

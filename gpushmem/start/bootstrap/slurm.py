@@ -7,7 +7,7 @@ import os
 from gpushmem.errors import BootstrapError
 from gpushmem.start.bootstrap import machines
 from gpushmem.start.bootstrap.channel import Channel, number, place
-from gpushmem.start.bootstrap.directory import Directory
+from gpushmem.start.bootstrap.shared_directory import Directory
 
 __all__ = ["channel", "recognised"]
 

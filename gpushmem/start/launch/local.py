@@ -23,7 +23,7 @@ from gpushmem import settings
 from gpushmem.backends import registry
 from gpushmem.diagnosis.report import report_on
 from gpushmem.errors import ShmemError, where_to_read_on
-from gpushmem.garbage import seldom_collected
+from gpushmem.gc_control import seldom_collected
 from gpushmem.job.board import DEADLOCK, FAILED, HANDLED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files, within_limits

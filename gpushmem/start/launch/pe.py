@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout, of_the_caller, where_to_read_on
-from gpushmem.job import forked
+from gpushmem.job import forks
 from gpushmem.job.board import FAILED
-from gpushmem.job.ending import note_failure, reason_of
+from gpushmem.job.exit_notice import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
 from gpushmem.start.launch.output import Ends, Pipes, whole_lines
 
@@ -88,7 +88,7 @@ def _settle(job: Job, launcher: int, profiled: bool) -> None:
         os.dup2(null, 0)
         os.close(null)
     adopt(job)
-    forked.note(job.my_pe, job.n_pes, alone=False)
+    forks.note(job.my_pe, job.n_pes, alone=False)
     _ = job.board  # map it now: the script may close the descriptor, and its number be reused
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
@@ -179,7 +179,7 @@ def _report(job: Job, error: BaseException) -> None:
     board = job.board
     shown = error.with_traceback(of_the_script(error))
     lines = "".join(traceback.format_exception(shown))
-    if forked.is_child():
+    if forks.is_child():
         _say(lines)
         return
     first = not isinstance(error, VERDICTS) and board.claim(

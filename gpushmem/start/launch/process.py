@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from gpushmem.backends.nvshmem.transport import without_ours
-from gpushmem.beside import fork
+from gpushmem.background import fork
 from gpushmem.job.job import Job
 from gpushmem.start.launch import pe as pe_main
 from gpushmem.start.launch.output import Ends, own_streams

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushmem import settings
 from gpushmem.arguments import shown
-from gpushmem.backends import choice, registry
+from gpushmem.backends import registry, selection
 from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
 from gpushmem.job.descriptors import fill_standard
@@ -133,7 +133,7 @@ def collect(
 
     `keep` are descriptors that the function uses: a new process inherits no others.
     """
-    name, _ = choice.choose(backend)
+    name, _ = selection.choose(backend)
     wanted = {"GPUSHMEM_BACKEND": name, "GPUSHMEM_MEMORY": memory, "GPUSHMEM_SEED": seed}
     environ = {setting: str(value) for setting, value in wanted.items() if value is not None}
     if trace is not None:

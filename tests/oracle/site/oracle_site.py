@@ -4,11 +4,11 @@ _patches = []  # a context manager that nobody refers to is left
 
 
 def enter():
-    from gpushmem import lines
+    from gpushmem import source_lines
     from gpushmem.backends.cpu.observers import observe_kernels
     from gpushmem.simt.numba_cuda import patch_numba_cuda
 
-    lines.USER_CODE["numba.cuda.tests"] = True
+    source_lines.USER_CODE["numba.cuda.tests"] = True
     observe_kernels("GPUSHMEM_CHECK")  # processes of one test share a cache of code
     _patches.append(patch_numba_cuda())
     _patches[-1].__enter__()

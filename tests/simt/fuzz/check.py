@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.run.kernel import Kernel
 from tests.simt.conftest import spread
 from tests.simt.fuzz import language, reference
@@ -178,7 +178,7 @@ def report(program, fault):
 {language.ENGINE}{language.FUNCTIONS}
 {program.source(first)}
 
-from gpushmem.artifacts.shape import shape_of
+from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.run.kernel import Kernel
 from tests.simt.fuzz.check import arguments
 

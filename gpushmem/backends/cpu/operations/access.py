@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.backends.code import array_moved, contiguous
+from gpushmem.backends.codegen import array_moved, contiguous
 from gpushmem.backends.cpu.operations import convergence
 from gpushmem.backends.cpu.sync.host_barrier import elsewhere, mismatch
 from gpushmem.backends.cpu.sync.world import WORLD

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import from_dtype, types
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations.access import aligned, itemsize_of, remote_element
 from gpushmem.backends.faults import UNALIGNED, error_of
 from gpushmem.native.c_function import c_function

@@ -24,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import get_cython_function_address
 from threadpoolctl import ThreadpoolController
 
-from gpushmem.backends.code import contiguous
+from gpushmem.backends.codegen import contiguous
 from gpushmem.backends.cpu.operations.access import itemsize_of
 from gpushmem.backends.faults import BAD_SHAPES, NO_MEMORY, NOT_BY_ROWS
 from gpushmem.native.memory import intrinsic, libc_free, malloc

@@ -52,7 +52,7 @@ from gpushmem.backends.faults import (
     NOT_DIVISIBLE,
 )
 from gpushmem.backends.reductions import COMBINE
-from gpushmem.diagnosis.account import MEMBER
+from gpushmem.diagnosis.pe_state import MEMBER
 from gpushmem.job.board import PE
 from gpushmem.native.memory import copy_bytes, full_fence, intrinsic, load_acquire, store_release
 from gpushmem.simt.functions import device, outlined

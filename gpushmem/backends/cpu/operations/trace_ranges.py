@@ -7,7 +7,7 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends.code import with_signature
+from gpushmem.backends.codegen import with_signature
 from gpushmem.backends.cpu.operations.access import LANES_OF, leads
 from gpushmem.backends.cpu.operations.hook import is_traced, trace
 from gpushmem.native.memory import i64, intrinsic, ticks

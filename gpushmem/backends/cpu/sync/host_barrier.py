@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.barrier import arrived, as_number, as_team, post, say
 from gpushmem.backends.cpu.sync.world import CROWDED, LINE_OF, TEAM, World
 from gpushmem.backends.faults import ALIKE, different_calls
-from gpushmem.diagnosis.account import Waiting
+from gpushmem.diagnosis.pe_state import Waiting
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
-from gpushmem.job.pes import compact
+from gpushmem.job.pe_ranges import compact
 from gpushmem.native.c_function import c_function
 from gpushmem.native.internal import internal
 from gpushmem.native.memory import load_acquire, monotonic_ns, sched_yield, store_release, usleep

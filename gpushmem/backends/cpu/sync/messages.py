@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.host_barrier import ASLEEP, SLEEPS, Meeting, rest
 from gpushmem.backends.cpu.sync.world import CROWDED, HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.errors import ArgumentError, ShmemError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.host_barrier import Meeting, native
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.faults import different_calls

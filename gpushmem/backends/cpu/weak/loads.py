@@ -1,8 +1,8 @@
 """What weak memory does to plain loads and stores of kernels, and when threads synchronise.
 
-A plain load of symmetric memory may give what the thread's block has seen there before (`seen`),
-until a thread of the block does something that acquires: a wait, a test, an atomic operation, a
-fence, a barrier. `g` and `get` acquire nothing. A store forgets the word.
+A plain load of symmetric memory may give what the thread's block has seen there before
+(`visibility`), until a thread of the block does something that acquires: a wait, a test, an atomic
+operation, a fence, a barrier. `g` and `get` acquire nothing. A store forgets the word.
 
 Threads are interrupted at loads and stores, and at operations, wherever the dice say so; now and
 then for so long that another PE, or another block, comes before. The more often a PE has taken such
@@ -34,7 +34,7 @@ from gpushmem.backends.cpu.weak.pending import (
     as_world,
     ask,
 )
-from gpushmem.backends.cpu.weak.seen import acquire, forget, may_be_old, remembered
+from gpushmem.backends.cpu.weak.visibility import acquire, forget, may_be_old, remembered
 from gpushmem.native.memory import copy_bytes, monotonic_ns
 from gpushmem.native.structs import view
 from gpushmem.ops import Op

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from gpushmem import parking
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations import hook
-from gpushmem.backends.cpu.seeds import number_of, order_of
+from gpushmem.backends.cpu.seeded_order import number_of, order_of
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.cpu.weak import loads, seen
+from gpushmem.backends.cpu.weak import loads, visibility
 from gpushmem.backends.cpu.weak.operations import ANY, BODIES
 from gpushmem.backends.cpu.weak.pending import (
     ALL_QPS,
@@ -125,7 +125,7 @@ class WeakMemory:
     def running(self, launch: Running) -> Iterator[None]:
         """A launch runs."""
         self._launches += 1
-        lines = np.zeros(1 + seen.LINES, LINE)
+        lines = np.zeros(1 + visibility.LINES, LINE)
         seed = number_of(int(self._record["seed"][0]), self._launches)
         lines["value"][0] = seed
         start = self._world.region

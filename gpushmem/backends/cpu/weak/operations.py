@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from gpushmem.backends.code import with_signature
+from gpushmem.backends.codegen import with_signature
 from gpushmem.backends.cpu.operations import atomics, collectives, multimem, waits
 from gpushmem.backends.cpu.operations.access import (
     address_of,
@@ -45,7 +45,7 @@ from gpushmem.backends.cpu.weak.pending import (
     as_weak,
     ask,
 )
-from gpushmem.backends.cpu.weak.seen import as_seen, copy_as_seen, forget
+from gpushmem.backends.cpu.weak.visibility import as_seen, copy_as_seen, forget
 from gpushmem.backends.faults import BAD_SIGNAL_OP, TOO_SMALL
 from gpushmem.native.memory import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
 from gpushmem.native.structs import view

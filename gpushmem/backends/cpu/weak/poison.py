@@ -9,7 +9,7 @@ import numpy as np
 
 from gpushmem.backends.base import GAP
 from gpushmem.errors import SymmetryError
-from gpushmem.lines import assigned_name
+from gpushmem.source_lines import assigned_name
 
 __all__ = ["check_ends", "mark_end", "poison"]
 

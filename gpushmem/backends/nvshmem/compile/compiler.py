@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpushmem.artifacts.origin import MLIR, translated
+from gpushmem.artifacts.compiler_choice import MLIR, translated
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.compile import numba_cuda
 from gpushmem.backends.nvshmem.compile.linking import Arch, Compiled, link, link_all

@@ -2,8 +2,8 @@
 
 All code that depends on numba-cuda-mlir's internals is in this file, for the versions that
 `versions.MLIR` names. It compiles the kernel to LTO-IR. An operation in it is a call of a C
-function, which `outlined` has for the types of the call; the linker gets those, and NVSHMEM's, with
-the kernel.
+function, which `operation_functions` has for the types of the call; the linker gets those, and
+NVSHMEM's, with the kernel.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from numba_cuda_mlir.numba_cuda.types.ext_types import bfloat16
 from numba_cuda_mlir.numba_cuda.typing import signature
 from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate
 
-from gpushmem.artifacts.origin import MLIR, NUMBA_CUDA
-from gpushmem.artifacts.refusal import as_kernel_error
+from gpushmem.artifacts.compile_errors import as_kernel_error
+from gpushmem.artifacts.compiler_choice import MLIR, NUMBA_CUDA
 from gpushmem.backends.nvshmem.compile import numba_cuda
 from gpushmem.backends.nvshmem.compile.linking import (
     Arch,
@@ -51,7 +51,7 @@ from gpushmem.backends.nvshmem.compile.linking import (
     grid_sync,
     linked_file,
 )
-from gpushmem.backends.nvshmem.compile.outlined import PREFIX, Outlined, outline
+from gpushmem.backends.nvshmem.compile.operation_functions import PREFIX, Outlined, outline
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from gpushmem.ops.row import Op
@@ -258,7 +258,7 @@ def _word(pointer: Any) -> Any:
 
 
 def _words(builder: Any, variable: Any) -> list[Any]:
-    """The words that a value is passed as: see `outlined`."""
+    """The words that a value is passed as: see `operation_functions`."""
     typ, word = builder.get_numba_type(variable.name), mlir_types.i64()
     if isinstance(typ, types.NoneType | types.StringLiteral):
         return []

@@ -22,7 +22,7 @@ from numba.cuda.flags import CUDAFlags
 from numba.cuda.typing.typeof import typeof_impl
 from nvshmem.bindings.device.numba import _numbast as bindings
 
-from gpushmem.artifacts.refusal import as_kernel_error
+from gpushmem.artifacts.compile_errors import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
 from gpushmem.backends.nvshmem.compile import shims
 from gpushmem.backends.nvshmem.compile.linking import (

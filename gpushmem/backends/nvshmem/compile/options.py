@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.artifacts.origin import written_for
+from gpushmem.artifacts.compiler_choice import written_for
 from gpushmem.errors import ArgumentError
 
 __all__ = ["check_options", "code_options", "compiler_of"]

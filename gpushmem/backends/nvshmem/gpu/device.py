@@ -27,8 +27,8 @@ from cuda.core import Stream as CudaStream
 
 from gpushmem.arguments import integer
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.backends.nvshmem.gpu.memory import Allocator, Memory, OutOfMemory, Unregistered
-from gpushmem.backends.nvshmem.gpu.status import check
 from gpushmem.errors import ArgumentError, BackendUnavailable, WaitTimeout
 
 __all__ = ["NOTICE", "Device", "Stream", "say"]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cuda.bindings import driver
 
-from gpushmem.backends.nvshmem.gpu.status import check
+from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.errors import HeapExhausted
 
 __all__ = ["Allocator", "Memory", "OutOfMemory", "Registered", "Unregistered"]

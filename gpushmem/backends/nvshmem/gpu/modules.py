@@ -12,7 +12,7 @@ from nvshmem import core as nvshmem
 
 from gpushmem.arguments import shown, taking
 from gpushmem.backends.nvshmem.gpu.device import Device
-from gpushmem.backends.nvshmem.gpu.status import check
+from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["init_module"]

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, types
 
-from gpushmem.backends.code import contiguous, with_signature
+from gpushmem.backends.codegen import contiguous, with_signature
 from gpushmem.backends.nvshmem.operations import gemm, multicast
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
 from gpushmem.ops import (

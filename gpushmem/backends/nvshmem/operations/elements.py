@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
-from gpushmem.backends.code import array_moved
+from gpushmem.backends.codegen import array_moved
 from gpushmem.backends.nvshmem.operations import ordering
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, itemsize_of
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import cuda
 from numba.cuda import types
 
-from gpushmem.backends.code import contiguous
+from gpushmem.backends.codegen import contiguous
 from gpushmem.backends.nvshmem.operations import mathdx
 from gpushmem.backends.nvshmem.operations.device_calls import (
     Value,

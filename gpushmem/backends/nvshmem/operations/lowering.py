@@ -24,7 +24,7 @@ from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.extending import overload
 
 from gpushmem.backends import argument_types
-from gpushmem.backends.code import with_signature
+from gpushmem.backends.codegen import with_signature
 from gpushmem.backends.nvshmem.operations import composed, elements, multimem, ordering
 from gpushmem.backends.nvshmem.operations.device_calls import (
     Value,

@@ -21,7 +21,7 @@ from numba import cuda
 from numba.cuda import cgutils, types
 
 from gpushmem.backends.argument_types import literal_reduction
-from gpushmem.backends.code import contiguous, with_signature
+from gpushmem.backends.codegen import contiguous, with_signature
 from gpushmem.backends.nvshmem.operations import composed
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
 from gpushmem.backends.nvshmem.operations.multicast import has_multimem, peer_array, team_n_pes

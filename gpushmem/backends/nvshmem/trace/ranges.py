@@ -6,7 +6,7 @@ from typing import Any
 
 from numba.cuda import types
 
-from gpushmem.backends.code import with_signature
+from gpushmem.backends.codegen import with_signature
 from gpushmem.ops import Op
 
 __all__ = ["DEFINITIONS"]

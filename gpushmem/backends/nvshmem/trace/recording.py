@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.cudaimpl import registry
 
-from gpushmem.backends.calls import Operation
+from gpushmem.backends.kernel_calls import Operation
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.trace.events import of_call, of_wait
 from gpushmem.trace.ring import BLOCK as BLOCK_KIND

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem import __version__, runtime, settings
-from gpushmem.backends import choice
+from gpushmem.backends import selection
 from gpushmem.compat.nvshmem import __version__ as mirrored
 from gpushmem.compat.nvshmem import bindings
 from gpushmem.compat.nvshmem.core import memory, session, teams
@@ -95,7 +95,7 @@ def init(
             f"init: initializer_method must be one of {', '.join(METHODS)}, not "
             f"{initializer_method!r}"
         )
-    chosen, why = choice.choose()
+    chosen, why = selection.choose()
     if chosen != BACKEND:
         raise BackendUnavailable(
             f"init: programs of nvshmem4py run on the {BACKEND} backend here, and {chosen} was "

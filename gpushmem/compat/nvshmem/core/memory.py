@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem import runtime
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.compat.cuda_core import Buffer, Device, MemoryResource
 from gpushmem.compat.nvshmem.core import session
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemError, NvshmemInvalid

@@ -10,20 +10,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpushmem import runtime, settings
-from gpushmem.compat import cuda_core, losses
+from gpushmem.compat import cuda_core, size_mismatch
 from gpushmem.compat.nvshmem.core.nvshmem_types import (
     NvshmemError,
     NvshmemInvalid,
     NvshmemWarning,
 )
 from gpushmem.errors import ShmemError
-from gpushmem.lines import user_frame, user_line
 from gpushmem.ops import OPS
+from gpushmem.source_lines import user_frame, user_line
 
 __all__ = ["STRICT", "backend", "began", "call", "ends", "errors", "on", "present", "warn"]
 
 STRICT = "strict"
-_losses: list[losses.Losses] = []
+_losses: list[size_mismatch.Losses] = []
 
 
 def began() -> None:
@@ -33,9 +33,9 @@ def began() -> None:
     numbas: Any = sys.modules["numba.cuda.cudadrv.driver"]
     numbas.ExperimentalStream = cuda_core.Stream  # also where a program imports this package
     if settings.get("GPUSHMEM_AS_NVSHMEM") == STRICT:
-        running.world.native["losses"] = losses.STRICT
+        running.world.native["losses"] = size_mismatch.STRICT
     else:
-        _losses[:] = [losses.Losses(running.world.native, _tell)]
+        _losses[:] = [size_mismatch.Losses(running.world.native, _tell)]
         running.calls_late(_losses[0])
         atexit.unregister(ends)  # of an `init` before
         atexit.register(ends)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.compat import cuda_core
 from gpushmem.compat.cuda_core import Buffer
 from gpushmem.compat.nvshmem.core import memory, session

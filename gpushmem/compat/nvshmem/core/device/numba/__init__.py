@@ -11,7 +11,7 @@ from typing import Any
 
 from numba.cuda.extending import overload
 
-from gpushmem.artifacts.refusal import Refused
+from gpushmem.artifacts.compile_errors import Refused
 from gpushmem.backends.cpu.operations.access import size_of
 from gpushmem.compat.lowering import bound, first, fitted, name
 from gpushmem.compat.nvshmem import bindings

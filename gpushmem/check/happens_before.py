@@ -1,0 +1,417 @@
+"""What happens before what: from the logs of all PEs to memory accesses with clocks.
+
+The order is what the program's synchronisation makes, in every run that makes the same calls; not
+what this run happened to do. What somebody knows to be over is a `Clock`. Program order, barriers,
+launches and meetings are read off the logs. What a wait orders is derived: of the writes to the
+word that it waits for, those without which its condition could not have held, whatever the schedule
+(`synchronization`). That depends on the order of the writes, so the logs are gone through again
+until no wait orders anything new. The order only ever grows, and each part of it holds in every
+run; so what is found unordered at the end may happen in any order.
+
+Source: happens-before as in Lamport, "Time, clocks, and the ordering of events in a distributed
+system", 1978; complete and incomplete operations as in OpenSHMEM 1.5, sections 3.2 and 9.11.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.check import log
+from gpushmem.check.accesses import Access
+from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
+from gpushmem.check.conditions import Write
+from gpushmem.check.history import Apart, History
+from gpushmem.check.launches import Launch
+from gpushmem.check.log import CALL_OF_WARP, Trace
+from gpushmem.check.pe_memory import Pe, refused, unheard
+from gpushmem.check.synchronization import Update
+from gpushmem.check.vector_clock import (
+    CALLED,
+    DEFAULT_QPS,
+    DONE,
+    ENDED,
+    OUT,
+    READ,
+    UPDATED,
+    Bit,
+    Clock,
+)
+from gpushmem.ops.roles import FromMembers
+from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
+from gpushmem.simt.observe import STORE
+
+__all__ = ["history"]
+
+PASSES = 64  # at most, until waits order nothing new
+SYSTEM = 2  # scope of a fence
+
+
+def history(traces: Iterable[Trace]) -> History:
+    """What the logs say."""
+    made = History(traces)
+    _Replay(made).run()
+    return made
+
+
+class _Replay:
+    """Goes through all events, in an order that agrees with what depended on what."""
+
+    def __init__(self, history: History) -> None:
+        self.history, self.pes, self.waits = history, history.pes, history.waits
+        self._events = self._sorted()
+
+    def _sorted(self) -> list[tuple[Pe, Any]]:
+        events: list[tuple[int, int, int]] = []
+        for pe in self.pes.values():
+            records = pe.trace.records
+            left_out = unheard(pe, records) | refused(records)
+            places = np.flatnonzero((records["kind"] > log.ACCESS) & ~left_out)
+            stamps = records["stamp"][places].tolist()
+            events += ((stamp, pe.pe, k) for stamp, k in zip(stamps, places.tolist(), strict=True))
+        events.sort()
+        return [(self.pes[pe], self.pes[pe].trace.records[k]) for _, pe, k in events]
+
+    def run(self) -> None:
+        """Go through all events, until waits order nothing new; then collect the accesses.
+
+        The first time waits order nothing, but all writes become known, also those that come later.
+        """
+        self._pass(collect=False)
+        self.waits.hears, stores = True, self.waits.stores(self.pes.values())
+        for _ in range(PASSES):
+            before = dict(self.waits.heard)
+            self._pass(stores, collect=False)
+            if self.waits.heard == before:
+                break
+        else:
+            self.history.passes = PASSES
+        self._pass(stores, collect=True)
+        self.waits.find_locks()
+
+    def _pass(self, stores: Iterable[Any] = (), *, collect: bool) -> None:
+        self.waits.begin(stores, last=collect)
+        for pe in self.pes.values():
+            pe.reset()
+        self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
+        self._collect = collect
+        for pe, record in self._events:
+            HANDLERS[int(record["kind"])](self, pe, record, record["words"].tolist())
+
+    def _add(self, access: Access) -> None:
+        if self._collect:
+            self.history.accesses.append(access)
+
+    def _keep(self, pe: Pe, record: Any) -> None:
+        launch = int(record["launch"])
+        if launch:
+            pe.launches[launch].keep(
+                int(record["thread"]), int(record["clock"]), int(record["stamp"])
+            )
+
+    def _who(self, record: Any) -> Any:
+        return int(record["launch"]), int(record["thread"])
+
+    # --- launches and the host
+
+    def _submit(self, pe: Pe, record: Any, words: list[int]) -> None:
+        number, threads, stream, live, resident = words[:5]
+        clock = pe.event(record)
+        pe.launches[number] = launch = Launch(pe.pe, number, threads, stream, clock.copy())
+        launch.site, launch.live, launch.resident = pe.site_of(record), live, bool(resident)
+
+    def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
+        launch = pe.launches[int(record["launch"])]
+        launch.begun, launch.stamp = launch.submitted.copy(), int(record["stamp"])
+        for other in pe.ended_before(launch.number, launch.begun):
+            # The default stream, 0, waits for all others, and they for it; -1 is none of them.
+            if -1 not in (launch.stream, other.stream) and (
+                launch.stream == other.stream or 0 in (launch.stream, other.stream)
+            ):
+                launch.begun.join(other.ended or Clock())
+        launch.begun.forget_threads()
+
+    def _end(self, pe: Pe, record: Any, words: list[int]) -> None:
+        launch = pe.launches[int(record["launch"])]
+        launch.ended = launch.begun.copy()
+        for block in launch.blocks.values():
+            launch.ended.join(block.clocks[-1])
+            for clock in block.own.values():
+                launch.ended.join(clock)
+        launch.ended.put(ENDED, pe.pe, 0, 1 << launch.number)
+        pe.ended |= 1 << launch.number
+        launch.ended.forget_threads()
+
+    def _sync(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = pe.event(record)
+        before, one, stream = words[:3]
+        for launch in pe.ended_before(pe.ended.bit_length(), clock):
+            waited = launch.number == one or (launch.number < before and launch.stream >= 0)
+            if waited or (stream != 0 and launch.stream == stream):
+                clock.join(launch.ended or Clock())
+        clock.forget_threads()
+
+    def _call(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = pe.event(record)
+        if words[0] == 0:
+            clock.complete(pe.pe)
+            self._arrive(pe, "host", clock)
+        else:
+            self._leave(pe, "host", clock)
+
+    def _arrive(self, pe: Pe, team: Any, clock: Clock) -> None:
+        pe.met[team] += 1
+        self.meetings[team, pe.met[team]][pe.pe] = clock.copy()
+
+    def _leave(self, pe: Pe, team: Any, clock: Clock) -> None:
+        for other in self.meetings[team, pe.met[team]].values():
+            clock.join(other)
+        clock.forget_threads()
+
+    def _host(self, pe: Pe, record: Any, words: list[int]) -> None:
+        access = self._by_host(pe, record, words)
+        self._add(access)
+        if access.writes:
+            pe.writes += 1
+            address, nbytes, _, stride, times, _ = words
+            parts = [address + k * stride for k in range(times)]
+            self._host_wrote(pe, record, parts, nbytes, None)
+
+    def _exposed(self, pe: Pe, record: Any, words: list[int]) -> None:
+        access = self._by_host(pe, record, words)
+        if self._collect:
+            self.history.exposed.append(access)
+
+    def _by_host(self, pe: Pe, record: Any, words: list[int]) -> Access:
+        clock, launch = pe.event(record), int(record["launch"])  # of a copy that it has queued
+        when = int(record["clock"]) if launch else pe.time
+        address, nbytes, how, stride, times = words[:5]
+        space, start = pe.place(address, 0)
+        return Access(
+            space, start, nbytes, stride, times, how == STORE, False, pe.pe, launch, 0, 0, when,
+            pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
+        )  # fmt: skip
+
+    def _value(self, pe: Pe, record: Any, words: list[int]) -> None:
+        address, nbytes, value = words[:3]
+        self._host_wrote(pe, record, [address], nbytes, value)
+
+    def _host_wrote(
+        self, pe: Pe, record: Any, parts: list[int], nbytes: int, value: int | None
+    ) -> None:
+        """The host has written to memory where there may be words that PEs wait for."""
+        over, launch = Bit(UPDATED, pe.pe, 0, pe.writes), int(record["launch"])
+        clock = pe.launches[launch].clock(0) if launch else pe.host
+        over.tell(clock)
+        when = int(record["clock"]) if launch else pe.time
+        by = Update("host's write", pe.site_of(record), clock.copy(), pe.pe, launch, 0, when)
+        write = Write(over, "set", value, by.clock, by, int(record["stamp"]))
+        for address in parts:
+            self.waits.wrote(pe.place(address, 0), nbytes, write)
+
+    def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
+        pe.teams[words[0]] = pe.members[words[1]]
+
+    # --- atomic operations of numba.cuda
+
+    def _update(self, pe: Pe, record: Any, words: list[int]) -> None:
+        self.waits.update(pe, record, words, pe.event(record))
+        self._keep(pe, record)
+
+    def _threadfence(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = pe.event(record)
+        scope, thread = words[0], int(record["thread"])
+        if scope == SYSTEM:
+            clock.stores_are(OUT, pe.pe)
+        if scope:
+            launch = pe.launches[int(record["launch"])]
+            launch.release([thread], clock.copy(), scope == SYSTEM)
+        self._keep(pe, record)
+
+    # --- barriers of kernels
+
+    def _met(self, pe: Pe, record: Any, words: list[int]) -> None:
+        launch = pe.launches[int(record["launch"])]
+        number, phase = words[:2]
+        block = launch.block(number)
+        clock = block.clocks[-1].copy()
+        for own in block.own.values():
+            clock.join(own)
+        block.own = {}
+        for key in [k for k in clock.times if k[:2] == (pe.pe, launch.number) and len(k) == 3]:
+            if key[2] // launch.threads == number:
+                del clock.times[key]  # it follows from the meeting
+        clock.times[pe.pe, launch.number, "block", number] = phase
+        block.met(phase, clock, int(record["stamp"]))
+        block.barriers.append(phase)
+
+    def _apart(self, pe: Pe, record: Any, words: list[int]) -> None:
+        """A block has met at two barriers."""
+        if self._collect:
+            one, two = pe.sites.get(words[0], "?"), pe.site_of(record)
+            launch, thread = int(record["launch"]), int(record["thread"])
+            self.history.apart.append(Apart(pe.pe, launch, (words[1], one), (thread, two)))
+
+    def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = pe.event(record)
+        self._keep(pe, record)
+        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        group = self._group(launch, thread, words)
+        launch.came[group, thread] += 1  # some may be at the next meeting before others have left
+        meeting = launch.groups[group, launch.came[group, thread]]
+        meeting.clock.join(clock)
+        meeting.came[thread] = int(record["clock"])
+
+    def _contents(self, pe: Pe, record: Any, words: list[int]) -> None:
+        which, index, number = words[:3]
+        pe.current[self._who(record)].contents[which][index] = number
+
+    def _left(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = pe.event(record)
+        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        if words[0] != CALL_OF_WARP:  # of that it knows already, see `spread`
+            group = self._group(launch, thread, words)
+            meeting = launch.groups[group, launch.came[group, thread]]
+            if group == "grid" and not meeting.left:
+                launch.met_as_grid(meeting)
+            meeting.left = True
+            clock.join(meeting.clock)
+        self._keep(pe, record)
+
+    def _group(self, launch: Launch, thread: int, words: list[int]) -> Any:
+        if words[0]:
+            return "grid"
+        return "warp", thread // launch.threads, thread % launch.threads // LANES, words[1]
+
+    # --- operations
+
+    def _op(self, pe: Pe, record: Any, words: list[int]) -> None:
+        call = Call(pe.pe, ROWS[words[0]], record, pe.site_of(record))
+        pe.current[self._who(record)] = call
+        if not call.expected:
+            self._perform(pe, call)
+
+    def _effect(self, pe: Pe, record: Any, words: list[int]) -> None:
+        call = pe.current[self._who(record)]
+        call.effects.append(extent(call.op, words))
+        call.record = record
+        if len(call.effects) == call.expected:
+            self._perform(pe, call)
+
+    def _perform(self, pe: Pe, call: Call) -> None:
+        """A call begins: what it orders, reads and writes from now on."""
+        record, op = call.record, call.op
+        clock = pe.event(record)
+        pe.number(call)
+        known = clock  # what all who call knew before
+        if call.scope and int(record["launch"]):
+            launch = pe.launches[int(record["launch"])]
+            known = known_to_all(launch, call, clock)
+            gather(launch, call, clock)
+        _put_in_order(pe, call, clock)
+        if op.facts.meets:
+            self._arrive(pe, pe.teams.get(call.team), clock)
+        if op.facts.orders and op.facts.orders != "flush" and int(record["launch"]):
+            launch = pe.launches[int(record["launch"])]
+            thread = int(record["thread"])
+            threads = range(*threads_of(launch, call, thread))
+            launch.release(threads, clock.copy(), system=True)
+        if call.effects:
+            self._effects(pe, call, known)
+            call.mark(clock, CALLED)
+            call.mark(clock, CALLED, signal=True)
+        self._spread(pe, record, call, clock)
+
+    def _done(self, pe: Pe, record: Any, words: list[int]) -> None:
+        """A call has returned."""
+        call = pe.current.pop(self._who(record))
+        clock = pe.event(record)
+        op, facts = call.op, call.op.facts
+        if facts.meets:
+            self._leave(pe, pe.teams.get(call.team), clock)
+        self.waits.hear(pe, call, clock, words)
+        completion = facts.completion
+        if completion is None or completion.source == RETURN:
+            call.mark(clock, READ)
+        fetches = op.returns.dtype is not None
+        local = facts.meets or op.waits or call.pe < 0
+        if local or fetches or (completion is not None and completion.data == RETURN):
+            call.mark(clock, DONE)
+        self._spread(pe, record, call, clock)
+
+    def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:
+        launch = pe.launches.get(int(record["launch"]))
+        if launch is not None:
+            spread(launch, call, record, clock)
+
+    def _effects(self, pe: Pe, call: Call, known: Clock) -> None:
+        record, launch, op = call.record, int(call.record["launch"]), call.op
+        reading = known.copy()
+        arriving = reading.copy()
+        if call.pe >= 0:
+            arriving.before_writes_to(pe.pe, call.pe, call.qp)
+        told = arriving.copy()
+        for kind in (CALLED, READ, DONE):
+            call.mark(told, kind)
+        for effect, address, _, size, stride, times in call.effects:
+            role = op.arrays[effect.array]
+            space, start = pe.place(address, launch)
+            spaces = [space]
+            if call.pe >= 0 and role.symmetric and space[0] == "heap" and not op.waits:
+                spaces = [("heap", call.pe)]
+            elif issubclass(role, FromMembers) and not op.facts.meets:
+                members = pe.teams.get(call.team, tuple(self.pes))
+                spaces = [("heap", member) for member in members]
+            signal = effect.kind == SIGNAL and effect.how != READS
+            local_read = effect.how == READS and not (call.pe >= 0 and role.symmetric)
+            over = call.over(READ if local_read else DONE, signal)
+            atomic = effect.kind != DATA or op.plain in ("p", "g")
+            now = told if signal else reading if effect.how == READS else arriving
+            for space in spaces if times else ():
+                self._add(
+                    Access(
+                        space, start, size, stride, times, effect.how != READS, atomic, pe.pe,
+                        launch, int(record["thread"]), 0, int(record["clock"]), call.site, op, call,
+                        over, now, call.stamp,
+                    )
+                )  # fmt: skip
+            call.word = spaces[0], start
+            if effect.how != READS and atomic:
+                self.waits.write(call, effect, call.word, now, over)
+
+
+def _put_in_order(pe: Pe, call: Call, clock: Clock) -> None:
+    """What a clock knows after a call that orders or completes others."""
+    orders = call.op.facts.orders
+    if call.qps is not None:  # operations to one PE, on these queue pairs
+        qps, to = call.qps, call.pe
+
+        def on(target: int) -> int:
+            return pe.on(qps, target) if target == to else 0
+
+        if orders == "quiet":
+            clock.complete(pe.pe, on)
+        else:
+            clock.fence(pe.pe, qps, on)
+    elif orders in ("quiet", "barrier"):
+        clock.complete(pe.pe)
+    elif orders == "flush":
+        clock.know_of_calls(pe.pe, READ)
+    elif orders == "fence":
+        clock.fence(pe.pe, DEFAULT_QPS, partial(pe.on, DEFAULT_QPS))
+
+
+HANDLERS = {
+    log.OP: _Replay._op, log.EFFECT: _Replay._effect, log.DONE: _Replay._done,
+    log.MET: _Replay._met, log.ARRIVED: _Replay._arrived, log.LEFT: _Replay._left,
+    log.SUBMIT: _Replay._submit, log.BEGIN: _Replay._begin, log.END: _Replay._end,
+    log.SYNC: _Replay._sync, log.CALL: _Replay._call, log.TEAM: _Replay._team,
+    log.HOST: _Replay._host, log.EXPOSED: _Replay._exposed, log.VALUE: _Replay._value,
+    log.CONTENTS: _Replay._contents,
+    log.APART: _Replay._apart, log.UPDATE: _Replay._update, log.THREADFENCE: _Replay._threadfence,
+}  # fmt: skip

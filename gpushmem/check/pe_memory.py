@@ -1,0 +1,191 @@
+"""The PEs, where they see memory, and their plain loads and stores."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpushmem.check import log
+from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
+from gpushmem.check.calls import Call
+from gpushmem.check.launches import Launch
+from gpushmem.check.log import SHARED, Trace
+from gpushmem.check.vector_clock import DEFAULT_QPS, ENDED, Clock
+from gpushmem.ops import QP_ANY, QP_DEFAULT
+from gpushmem.simt.observe import ATOMIC, LOAD, VALUED
+
+SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
+
+__all__ = ["Pe", "refused", "unheard"]
+
+
+class Pe:
+    """One PE."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.pe, self.trace = trace.pe, trace
+        facts = trace.facts
+        self.sites = {f["site"]: f["text"] for f in facts if "site" in f}
+        # Where the heaps are mapped: this PE's address, bytes from one to the next, how many.
+        self.heaps = {(f["heap"], f["stride"], f["n_pes"]) for f in facts if "heap" in f}
+        self.arrays = [f for f in facts if "array" in f]
+        self.memories = [f for f in facts if "memory" in f]  # that are not symmetric
+        self.live = [f["live"] for f in facts if "live" in f]  # arrays, as (offset, bytes)
+        self.members = {f["members"]: tuple(f["pes"]) for f in facts if "members" in f}
+        self.launch_facts = {f["launch"]: f for f in facts if "launch" in f}
+        self.reset()
+
+    def reset(self) -> None:
+        """Before the log is gone through again."""
+        self.host = Clock()
+        self.time = 0  # events of the host
+        self.writes = 0  # by it
+        self.launches: dict[int, Launch] = {}
+        self.ended = 0  # a bit for each launch
+        self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
+        # ... and those that use a queue pair: target -> its number -> bits of operations
+        self.on_qps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self.current: dict[Any, Call] = {}  # the call that a thread is in
+        self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
+        self.teams: dict[int, Any] = {}  # number -> members
+
+    def number(self, call: Call) -> None:
+        """Give a call its number among those for its target."""
+        call.bit = self.bits[call.pe]
+        self.bits[call.pe] += 2
+        if call.qp != QP_DEFAULT:
+            self.on_qps[call.pe][call.qp] |= 3 << call.bit
+
+    def on(self, qps: int, target: int) -> int:
+        """Which operations for a target use queue pairs of a set, as bits."""
+        used = self.on_qps.get(target, {})
+        found = 0
+        for qp, bits in used.items():
+            if qp != QP_ANY and qps >> (qp & 63) & 1:
+                found |= bits
+        if qps & DEFAULT_QPS:
+            found |= ~sum(used.values())
+        return found
+
+    def site_of(self, record: Any) -> str:
+        """The line of a record; what performs an operation for the host has that of the host."""
+        text = self.sites.get(int(record["site"]), "?")
+        launch = self.launches.get(int(record["launch"]))
+        return launch.site if launch is not None and ":" not in text else text
+
+    def event(self, record: Any) -> Clock:
+        """The clock of who made a record, at this event."""
+        launch = int(record["launch"])
+        if launch == 0:
+            self.time += 1
+            self.host.times["host", self.pe] = self.time
+            return self.host
+        return self.launches[launch].event(int(record["thread"]), int(record["clock"]))
+
+    def ended_before(self, number: int, clock: Clock) -> Iterator[Launch]:
+        """The launches with smaller numbers that have ended, and of which a clock does not know it.
+
+        The last one first: a clock that is told of its end may know of the ends of others.
+        """
+        key = ENDED, self.pe, 0
+        mask = (1 << number) - 1
+        while left := self.ended & mask & ~clock.masks.get(key, 0):
+            number = left.bit_length() - 1
+            mask = (1 << number) - 1
+            yield self.launches[number]
+
+    def place_all(self, made: np.ndarray[Any, Any]) -> None:
+        """As `place`, for the addresses in `start` of PLAINs."""
+        starts = made["start"].copy()
+        made["space"] = LOCAL
+        shared = starts >= SHARED
+        made["space"][shared] = SHARED_MEMORY
+        made["start"][shared] -= SHARED
+        for heap, stride, n_pes in self.heaps:
+            owners = (starts - heap) // stride + self.pe
+            inside = ~shared & (owners >= 0) & (owners < n_pes)
+            made["space"][inside] = owners[inside]
+            made["start"][inside] = ((starts - heap) % stride)[inside]
+
+    def space(self, number: int, launch: int) -> Any:
+        """The memory that `place_all` means by a number, as `place` names it."""
+        if number == SHARED_MEMORY:
+            return "shared", self.pe, launch
+        return ("memory", self.pe) if number == LOCAL else ("heap", number)
+
+    def place(self, address: int, launch: int) -> tuple[Any, int]:
+        """The memory that an address of this PE is in, and where in it."""
+        if address >= SHARED:
+            return ("shared", self.pe, launch), address - SHARED
+        for heap, stride, n_pes in self.heaps:
+            owner = (address - heap) // stride + self.pe
+            if 0 <= owner < n_pes:
+                return ("heap", owner), (address - heap) % stride
+        return ("memory", self.pe), address
+
+    @staticmethod
+    def _rows(made: Any, words: Any) -> Any:
+        """Each row on its own, of several equal ones the first."""
+        rows, turn, pitch = words[:, 3] >> log.ROWS, words[:, 3] >> 1 & 1, words[:, 4] >> log.HOW
+        rows = np.where((pitch == 0) & (turn == 0), 1, rows)
+        k = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
+        made = np.repeat(made, rows)
+        made["start"] += k * np.repeat(pitch, rows)
+        made["thread"] += k * np.repeat(turn, rows)
+        return made
+
+    @cached_property
+    def plain(self) -> np.ndarray[Any, Any]:
+        """The loads and stores of its kernels: `PLAIN`."""
+        records = self.trace.records[self.trace.records["kind"] == log.ACCESS]
+        made = np.zeros(len(records), PLAIN)
+        for name in ("stamp", "launch", "thread", "clock", "site"):
+            made[name] = records[name]
+        words = records["words"]
+        for k, name in enumerate(("start", "stride", "count")):
+            made[name] = words[:, k]
+        made["size"], made["step"] = (words[:, 3] >> 2) & SIZE, words[:, 3] & 1
+        how, made["value"] = words[:, 4] & HOWS, words[:, 5]
+        made["valued"], how = how >= VALUED, how % VALUED
+        made["how"], made["fetches"] = np.minimum(how, ATOMIC), (how == LOAD) | (how == ATOMIC)
+        made = self._rows(made, words)
+        self.place_all(made)
+        reach = made["stride"] * (made["count"] - 1)
+        made["low"] = made["start"] + np.minimum(reach, 0)
+        made["end"] = made["start"] + np.maximum(reach, 0) + made["size"]
+        return made
+
+
+def refused(records: Any) -> Any:
+    """Which records are of calls that ended with an error: what they had to do was not done.
+
+    In a kernel nothing more is recorded of such a call: the launch ends.
+    """
+    places = np.flatnonzero(np.isin(records["kind"], (log.OP, log.EFFECT, log.CONTENTS, log.DONE)))
+    places = places[np.lexsort((records["thread"][places], records["launch"][places]))]
+    kinds, results = records["kind"][places], records["words"][places, 2]
+    call = np.cumsum(kinds == log.OP)
+    launch = np.zeros(call.max(initial=0) + 1, np.int64)
+    launch[call] = records["launch"][places]
+    bad = np.isin(launch, records["launch"][records["kind"] == log.END])
+    bad[call[kinds == log.DONE]] = False
+    bad[call[(kinds == log.DONE) & (results == log.REFUSED)]] = True
+    found = np.zeros(len(records), bool)
+    found[places] = bad[call]
+    return found
+
+
+def unheard(pe: Pe, records: Any) -> Any:
+    """Which records are updates of words that nobody looks at: counters of the PE's own."""
+    updates = records["kind"] == log.UPDATE
+    addresses, used = records["words"][:, 0], records["words"][:, 1] >> 8 != 0
+    unheard = updates & ~np.isin(addresses, addresses[updates & used])
+    for heap, stride, n_pes in pe.heaps:
+        unheard &= (addresses < heap - pe.pe * stride) | (
+            addresses >= heap + (n_pes - pe.pe) * stride
+        )
+    return unheard

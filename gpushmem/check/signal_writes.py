@@ -1,0 +1,317 @@
+"""Words that PEs wait for: which writes a wait must have seen.
+
+A wait that has returned orders the writes without which its condition cannot have held: there is no
+order of the writes, in agreement with what is known of them, in which the word satisfies the
+condition and the write is missing (`conditions`). Which writes may come before the wait at all, and
+in which order, is what the clocks know so far.
+
+A word has thousands of writes and waits, and a wait is to look at few of them. What earlier waits
+knew, and a later one knows, too, is summed up in a `Known`. Of the writes that come after a wait
+most are the last ones in the log: the `_Index` tells from where on all do.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+from gpushmem.check.conditions import Known, Write, fails, first_to_hold, holds, some_without, total
+from gpushmem.check.vector_clock import CALLED, DONE, UPDATED, Bit, Clock
+from gpushmem.ops import CMP_EQ
+
+__all__ = ["Replaced", "Word"]
+
+Masks = dict[Any, int]
+COMMON = CALLED, DONE, UPDATED  # in what all of several writes know
+LAYERS = 8  # by how many waits one may be behind others of the same word
+
+
+class _Index:
+    """The writes to a word in the order of the log, and what finds some of them."""
+
+    def __init__(self, writes: Iterable[Write]) -> None:
+        ordered = sorted(writes, key=lambda write: write.stamp)
+        self.overs = [write.over for write in ordered]
+        self.place = {over: k for k, over in enumerate(self.overs)}
+        self.bits: Masks = defaultdict(int)  # of all writes
+        self.stores = [over for over in self.overs if not isinstance(over, Bit)]
+        for over in self.overs:
+            if isinstance(over, Bit):
+                self.bits[over[:3]] |= 1 << over.bit
+        self.only_set = all(write.how == "set" for write in ordered)
+        self._with_value: dict[int | None, list[int]] = defaultdict(list)
+        for k, write in enumerate(ordered):
+            self._with_value[write.value].append(k)
+        self.common = _common([write.clock for write in ordered])
+
+    def agrees(self, write: Write) -> bool:
+        """Whether what is said of the writes still holds when this replaces one of them."""
+        place, masks = self.place.get(write.over), write.clock.masks
+        return place is not None and all(
+            masks.get(key, 0) & bits == bits for key, bits in self.common[place].items()
+        )
+
+    def all_after(self, who: Bit) -> int:
+        """From which place on all writes come after a wait."""
+        key, bit = who[:3], who.bit
+        return bisect.bisect_left(
+            self.common, True, key=lambda masks: bool(masks.get(key, 0) >> bit & 1)
+        )
+
+    def equal(self, value: int, first: int, end: int) -> Iterator[int]:
+        """The places, of those from `first` to `end`, whose writes may set the word to a value."""
+        yield from heapq.merge(
+            *(
+                places[bisect.bisect_left(places, first) : bisect.bisect_left(places, end)]
+                for places in (self._with_value.get(value, []), self._with_value.get(None, []))
+            )
+        )
+
+
+def _common(clocks: list[Clock]) -> list[Masks]:
+    """Of each clock, what was called, has arrived or was updated, as it and all after it know."""
+    made: list[Masks] = []
+    for clock in reversed(clocks):
+        masks = {key: bits for key, bits in clock.masks.items() if key[0] in COMMON}
+        if made:
+            masks = {key: bits & made[-1].get(key, 0) for key, bits in masks.items()}
+        made.append({key: bits for key, bits in masks.items() if bits})
+    return made[::-1]
+
+
+class Word:
+    """One word."""
+
+    def __init__(self) -> None:
+        self.writes: dict[Any, Write] = {}
+        self._index: _Index | None = None
+        self._puts = 0  # since the index was made
+        self._known: deque[Known] = deque(maxlen=LAYERS)  # each has the writes of the one before
+
+    def put(self, write: Write) -> None:
+        """Know a write, or more of it than before."""
+        self._forget(write)
+        self.writes[write.over] = write
+        self._puts += 1
+        # Now and then a new one is made, which knows what the clocks have come to know.
+        if self._index and (self._puts > len(self.writes) or not self._index.agrees(write)):
+            self._index = None
+
+    def drop(self, write: Write) -> None:
+        """There was no such write."""
+        if self.writes.pop(write.over, None):
+            self._index = None
+
+    def _forget(self, write: Write) -> None:
+        """Forget what has been made of a write."""
+        while self._known and self._known[-1].has(write.over):
+            self._known.pop()
+
+    def hear(self, who: Bit, clock: Clock, compare: int, value: int) -> Heard:
+        """Let `clock` know what a wait that returned must have seen.
+
+        A clock that knows `who` is that of something that comes after the wait.
+        """
+        hearing = self._hearing(who, clock)
+        seen = frozenset(write.over for write in hearing.needed(compare, value))
+        known = hearing.known_by_all(compare, value)
+        for over in seen:
+            clock.join(self.writes[over].clock)
+            over.tell(clock)
+        for key, bits in known.items():
+            clock.know(key, bits)
+        return Heard(seen, known)
+
+    def replaced(self, who: Bit, clock: Clock, compare: int, value: int) -> Replaced | None:
+        """The write that may keep a wait from ending, as its condition does not hold after that.
+
+        All that does not come after the wait may have arrived before its PE looks at the word; if
+        the condition does not hold then, the wait never ends.
+        """
+        return self._hearing(who, clock).replaced(compare, value)
+
+    def _hearing(self, who: Bit, clock: Clock) -> _Hearing:
+        if self._index is None:
+            self._index, self._puts = _Index(self.writes.values()), 0
+            self._known.clear()
+        return _Hearing(self.writes, self._index, self._known_to(clock), who, clock)
+
+    def _known_to(self, clock: Clock) -> Known:
+        """The writes that a clock knows; kept for those who listen later."""
+        assert self._index is not None
+        while self._known and not self._known[-1].fits(clock):
+            self._known.pop()
+        known = self._known[-1] if self._known else Known()
+        new = list(_those_in(self.writes, self._index.bits, clock.masks, known.bits))
+        if new:
+            known = known.with_more(new)
+            self._known.append(known)
+        stores = [self.writes[over] for over in self._index.stores if over.known(clock)]
+        return known.with_more(stores) if stores else known
+
+
+def _those_in(
+    writes: dict[Any, Write], bits: Masks, masks: Masks, without: Masks
+) -> Iterator[Write]:
+    """The writes whose bits are in some masks, and not in others."""
+    for key, every in bits.items():
+        found = masks.get(key, 0) & every & ~without.get(key, 0)
+        while found:
+            bit = found & -found
+            found ^= bit
+            yield writes[Bit._make((*key, bit.bit_length() - 1))]
+
+
+def _first(writes: list[Write]) -> Write:
+    """One of them, the same in every run."""
+    return min(writes, key=lambda write: write.call.place())
+
+
+class Heard(NamedTuple):
+    """What a wait has heard."""
+
+    writes: frozenset[Any]  # that it must have seen
+    known: Masks  # by each of the writes of which it must have seen one
+
+
+class Replaced(NamedTuple):
+    """A write that may keep a wait from ending."""
+
+    by: Write
+    write: Write | None  # that the wait is for, if a write sets the word to that
+
+
+class _Hearing:
+    """A wait, and what is known of a word's writes when it returns."""
+
+    def __init__(
+        self, writes: dict[Any, Write], index: _Index, known: Known, who: Bit, clock: Clock
+    ) -> None:
+        self._writes, self._index, self._known = writes, index, known
+        self._who, self._clock = who, clock
+
+    def needed(self, compare: int, value: int) -> list[Write]:
+        """The writes without which a condition could not have held."""
+        if self._index.only_set:
+            return self._of_sets(compare, value)
+        possible = list(self._possible(self._unknown()))
+        needed, left = [], possible
+        while left:
+            *left, one = left
+            # What is not left has been seen to be unneeded: let it do.
+            kept = {write.over for write in left}
+            ordered = sorted(possible, key=lambda write: write.over in kept)
+            certain = self._known.writes(one, possible)
+            enough = some_without(one, certain, ordered, compare, value)
+            if enough is None:
+                needed.append(one)
+            else:
+                left = self._before(enough, left)
+        return needed
+
+    def _before(self, some: list[Write], writes: list[Write]) -> list[Write]:
+        """Those that are among some of them, or come before one of these."""
+        overs, clock = {write.over for write in some}, Clock()
+        for write in some:
+            clock.join(write.clock)
+        return [
+            w for w in writes
+            if w.over in overs or w.over.known(clock) or self._known.came_after(w)
+        ]  # fmt: skip
+
+    def replaced(self, compare: int, value: int) -> Replaced | None:
+        """See `Word.replaced`; of a word that is changed, too, only if there is one result."""
+        possible = list(self._possible(self._unknown()))
+        sets = self._known.sets + [write for write in possible if write.how == "set"]
+        last = [write for write in sets if not any(other.after(write) for other in sets)]
+        if self._index.only_set:
+            good = [write for write in sets if holds(compare, write.value, value)]
+            bad = [write for write in last if fails(compare, write.value, value)]
+            return Replaced(_first(bad), _first(good)) if bad and good else None
+        changes = [write for write in possible if write.how != "set"]
+        if not changes:
+            return None
+        known = self._known.writes(changes[-1], possible)
+        every = [write for write in known if write.how != "set"] + changes
+        number = total(last, every)
+        if not fails(compare, number, value):
+            return None
+        return Replaced(_first(changes), None)
+
+    def known_by_all(self, compare: int, value: int) -> Masks:
+        """What those writes know of which one at least has come before the wait."""
+        index, known = self._index, self._known
+        if index.only_set:
+            if any(holds(compare, number, value) for number in known.numbers()):
+                return {}
+            first = next(self._satisfying(compare, value), None)
+            return {} if first is None else index.common[index.place[first.over]]
+        possible = list(self._possible(self._unknown()))
+        if not possible:
+            return {}
+        certain = known.writes(possible[-1], possible)
+        n = first_to_hold(certain, possible, compare, value)
+        return index.common[index.place[possible[n - 1].over]] if n else {}
+
+    def _of_sets(self, compare: int, value: int) -> list[Write]:
+        """Of a word that is only set: what comes before each set that satisfies the condition."""
+        sets = self._known.sets
+        if not sets and holds(compare, 0, value):
+            return []
+        needed: list[Write] | None = None
+        certain = (write for write in sets if holds(compare, write.value, value))
+        for write in chain(certain, self._satisfying(compare, value)):
+            if needed is None:
+                needed = list(self._up_to(write))
+            else:
+                needed = [one for one in needed if one is write or write.after(one)]
+            if not needed:
+                return []
+        if needed is None:
+            needed = list(self._possible(self._unknown()))
+        if holds(compare, 0, value):
+            needed = [one for one in needed if not all(write.after(one) for write in sets)]
+        return needed
+
+    def _unknown(self) -> range:
+        """The places where writes may be that come before the wait, or at the same time."""
+        overs, first = self._index.overs, self._known.first
+        while first < len(overs) and self._known.has(overs[first]):
+            first += 1
+        self._known.first = first
+        return range(first, self._index.all_after(self._who))
+
+    def _possible(self, places: Iterable[int]) -> Iterator[Write]:
+        """The writes there that may or may not have come before the wait."""
+        for place in places:
+            write = self._writes[self._index.overs[place]]
+            if self._open(write):
+                yield write
+
+    def _open(self, write: Write) -> bool:
+        return not write.over.known(self._clock) and not self._who.known(write.clock)
+
+    def _satisfying(self, compare: int, value: int) -> Iterator[Write]:
+        """Of these, those which may make the condition hold."""
+        places = self._unknown()
+        if compare == CMP_EQ:
+            yield from self._possible(self._index.equal(value, places.start, places.stop))
+            return
+        for write in self._possible(places):
+            if holds(compare, write.value, value):
+                yield write
+
+    def _up_to(self, last: Write) -> Iterator[Write]:
+        """A write and those before it, as far as they are open."""
+        masks = last.clock.masks
+        before = _those_in(self._writes, self._index.bits, masks, self._clock.masks)
+        stores = (self._writes[over] for over in self._index.stores if over.known(last.clock))
+        for write in chain(before, stores):
+            if write is not last and self._open(write):
+                yield write
+        if self._open(last):
+            yield last

@@ -1,0 +1,299 @@
+"""The words that PEs and threads look at: what they hear there, and the locks among them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpushmem.check.accesses import SHARED_MEMORY, other_pe
+from gpushmem.check.calls import Call
+from gpushmem.check.conditions import CHANGES, Write
+from gpushmem.check.pe_memory import Pe
+from gpushmem.check.signal_writes import Heard, Replaced, Word
+from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
+from gpushmem.ops import CMP_EQ, SIGNAL_ADD
+from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
+from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, XOR
+
+__all__ = ["Update", "Waits"]
+
+HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
+SETS = "set", "swap", "compare_swap", "p"
+INTEGER, TRUTH = 0, 1  # what a result is
+# Ends of names: one word is enough.
+ANY, SOME = ("_any", "_any_vector"), ("_some", "_some_vector")
+ONE_OF_SEVERAL = ANY + SOME
+
+
+class Update(NamedTuple):
+    """A change of a word that others look at, but by an operation: plain, atomic, by a host."""
+
+    what: str
+    site: str
+    clock: Clock  # what its thread knew, fenced or not
+    pe: int
+    launch: int
+    thread: int
+    when: int  # the thread's clock
+
+    def place(self) -> tuple[Any, ...]:
+        """As of a call."""
+        return self.site, self.pe, self.launch, self.thread, self.when
+
+    def who(self) -> tuple[int, int, int]:
+        """As of a call."""
+        return self.pe, self.launch, self.thread
+
+
+class Store(NamedTuple):
+    """A plain store to a word that others look at; what a clock has that knows it."""
+
+    pe: Pe
+    launch: int
+    thread: int
+    when: int
+    where: Any
+
+    @property
+    def away(self) -> int | None:
+        """The PE that it is to, if it is another one."""
+        return other_pe(self.where[0], self.pe.pe)
+
+    def clock(self) -> tuple[Clock, int]:
+        """What its thread knew, and since which stamp."""
+        launch = self.pe.launches[self.launch]
+        clock, stamp = launch.at(self.thread, self.when)
+        return clock.copy(), stamp
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a clock knows that it is over."""
+        launch = self.pe.launches.get(self.launch)
+        return launch is not None and launch.over(self.thread, self.when, clock, self.away)
+
+    def tell(self, clock: Clock) -> None:
+        """Nothing: a clock that had it would have all that was done since the event before."""
+
+
+def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
+    """Which of the `n` words of a wait, or a test, its result is about."""
+    _, status, some = call.contents
+    if call.op.base.endswith(ANY):
+        return range(result, result + 1) if result >= 0 else ()
+    if call.op.base.endswith(SOME):
+        return some.values() if result else ()
+    return [k for k in range(n) if not status.get(k)]
+
+
+class Waits:
+    """The words, and what was heard of their writes."""
+
+    def __init__(self) -> None:
+        self.words: dict[Any, Word] = defaultdict(Word)
+        self.heard: dict[Any, Heard] = {}  # by each wait
+        self.hears = False  # whether waits order anything yet
+        self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
+        # Waits, the index and place of the word, and what may keep it from ending.
+        self.missed: list[tuple[Call, int, Any, Replaced]] = []
+        # ... and the write of another block that it is for, which may not run at the same time.
+        self.apart: list[tuple[Call, int, Any, Write]] = []
+
+    def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
+        """Before the log is gone through; `stores`, as they were when it was the last time."""
+        self._last = last
+        for where, store, value, site in stores:
+            self._store(where, store, value, site)
+        self._places = self._by_space()
+        # Words that somebody changed who saw what they were: what knows of it, and what it saw.
+        self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
+
+    def _store(self, where: Any, store: Store, value: int, site: str) -> None:
+        clock, stamp = store.clock()
+        if store.away is not None:
+            clock.before_writes_to(store.pe.pe, store.away)
+        by = Update("store", site, clock, store.pe.pe, store.launch, store.thread, store.when)
+        self.words[where].put(Write(store, "set", value, clock, by, stamp))
+
+    def _by_space(self) -> dict[Any, list[int]]:
+        """Where the words are that there are so far, in order."""
+        places: dict[Any, list[int]] = defaultdict(list)
+        for space, start in sorted(self.words, key=lambda where: where[1]):
+            places[space].append(start)
+        return places
+
+    def stores(self, pes: Iterable[Pe]) -> list[tuple[Any, Store, int, str]]:
+        """Plain stores to what others look at: the word, the store, the value, and its line."""
+        words, found = self._by_space(), []
+        for pe in pes:
+            rows = pe.plain
+            for number in np.unique(rows["space"]).tolist():
+                if number == SHARED_MEMORY:
+                    continue
+                space = pe.space(number, 0)
+                low, end = (np.searchsorted(words[space], rows[k]) for k in ("low", "end"))
+                here = (rows["space"] == number) & (rows["valued"] != 0) & (low < end)
+                for row, first, last in zip(rows[here], low[here], end[here], strict=True):
+                    launch, when, value = (int(row[k]) for k in ("launch", "clock", "value"))
+                    site = pe.sites.get(int(row["site"]), "?")
+                    for word in words[space][first:last]:
+                        for thread in _threads(row, word):
+                            store = Store(pe, launch, thread, when, (space, word))
+                            found.append(((space, word), store, value, site))
+        return found
+
+    def find_locks(self) -> None:
+        """When all is known."""
+        self.sections = [sections for where in self.taken if (sections := self._of_lock(where))]
+
+    def _of_lock(self, where: Any) -> list[tuple[Bit, Write]]:
+        """From where a word is changed, by who saw what it was, to where it is that again."""
+        writes = self.words[where].writes.values()
+        sections = []
+        for taken, free in self.taken[where]:
+            given = (w for w in writes if (w.how, w.value) == ("set", free) and w.over != taken)
+            back = next((w for w in given if taken.known(w.clock)), None)
+            if back is not None:
+                sections.append((taken, back))
+        return sections
+
+    # --- what is heard
+
+    def _hear(
+        self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int
+    ) -> None:
+        word = self.words[where]
+        if self.hears:
+            self.heard[who, index] = word.hear(who, clock, compare, value)
+
+    def hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
+        """What a wait, or a test, lets its caller know."""
+        op, result, truth = call.op, words[1], words[2]
+        if op.base.startswith("atomic_") and op.returns.dtype is not None and words[2] == INTEGER:
+            self._fetch(call, clock, result)
+            return
+        looked = [e for e in call.effects if e.effect.how == READS and e.effect.kind != DATA]
+        if not looked or op.base.startswith("atomic_"):
+            return
+        compare, value, values = call.compare, call.value, call.contents[0]
+        if op.base == "signal_fetch":
+            compare, value = CMP_EQ, result
+        _, address, item, size, _, _ = looked[0]
+        for index in _looked_at(call, size // item, result):
+            where = pe.place(address + index * item, int(call.record["launch"]))
+            # Who knows this of the wait, comes after it.
+            call.mark(clock, CALLED)
+            who, expected = call.over(CALLED), values.get(index, value)
+            if self._last and op.waits and not op.base.endswith(ONE_OF_SEVERAL):
+                replaced = self.words[where].replaced(who, clock, compare, expected)
+                if replaced is not None:
+                    self.missed.append((call, index, where, replaced))
+            if self._last and op.waits:
+                seen = self.heard[who, index].writes if (who, index) in self.heard else ()
+                for write in self._of_other_blocks(pe, call, where, clock, seen):
+                    self.apart.append((call, index, where, write))
+            if result or truth != TRUTH:  # it did not give up
+                self._hear(where, who, index, clock, compare, expected)
+
+    def _of_other_blocks(
+        self, pe: Pe, call: Call, where: Any, clock: Clock, needed: Iterable[Any]
+    ) -> Iterator[Write]:
+        """The writes among these by blocks of the same launch that may not have begun."""
+        _, number, thread = call.who()
+        launch = pe.launches.get(number)
+        if launch is None or launch.resident:
+            return
+        for over in needed:
+            write = self.words[where].writes[over]
+            *by, other = write.call.who()
+            block = other // launch.threads
+            others = by == [pe.pe, number] and block != thread // launch.threads
+            if others and not launch.has_begun(block, clock):
+                yield write
+
+    def _fetch(self, call: Call, clock: Clock, old: int) -> None:
+        """What an atomic operation, which saw this, lets its caller know."""
+        self._hear(call.word, call.over(CALLED), 0, clock, CMP_EQ, old)
+        change = call.op.base.removeprefix("atomic_")
+        if call.update is None or change not in ("compare_swap", "swap"):
+            return
+        if change == "compare_swap" and old != call.compare:
+            self.words[call.word].drop(call.update)
+            return
+        if old != call.value:
+            self.taken[call.word].append((call.update.over, old))
+
+    # --- what is written
+
+    def wrote(self, where: Any, nbytes: int, write: Write) -> None:
+        """Something is written to memory where there may be words."""
+        space, start = where
+        places = self._places[space]
+        for k in range(bisect_left(places, start), bisect_left(places, start + nbytes)):
+            word = self.words[space, places[k]]
+            # The first 0 changes nothing.
+            if write.value != 0 or any(w.stamp < write.stamp for w in word.writes.values()):
+                word.put(write)
+
+    def write(self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit) -> None:
+        """What a call writes to a word."""
+        how, value = "set", call.value  # None: it may be anything
+        if effect.kind == SIGNAL:
+            how = "add" if call.compare == SIGNAL_ADD else "set"
+        else:
+            what = call.op.base.removeprefix("atomic_").removeprefix("fetch_")
+            if what == "inc":
+                what, value = "add", 1
+            if what in CHANGES:
+                how = what
+            elif what not in SETS:
+                value = None
+        if effect.how == UPDATES:
+            clock = clock.copy()
+            call.mark(clock, CALLED)
+        call.update = Write(over, how, value, clock, call, call.stamp)
+        self.words[where].put(call.update)
+
+    def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> None:
+        """An atomic operation of numba.cuda."""
+        address, how, operand, expected, old, _ = words
+        what, used = how & 0xFF, bool(how >> 8)
+        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        where = pe.place(address, launch.number)
+        step = Bit(UPDATED, pe.pe, launch.number, launch.updates)
+        launch.updates += 1
+        if used:
+            self._hear(where, step, 0, clock, CMP_EQ, old)
+        if what != CAS or old == expected:
+            # Relaxed: others that see it know only what was fenced before.
+            target = other_pe(where[0], pe.pe)
+            known = launch.released.get((thread, target is not None), launch.begun).copy()
+            if target is not None:
+                known.before_writes_to(pe.pe, target)
+            for key, mask in clock.masks.items():
+                if key[0] == UPDATED:
+                    known.know(key, mask)
+            step.tell(known)
+            value = operand if what != OTHER else None
+            by = Update(
+                "atomic operation", pe.site_of(record), clock.copy(), pe.pe, launch.number, thread,
+                int(record["clock"]),
+            )  # fmt: skip
+            write = Write(step, HOW.get(what, "set"), value, known, by, int(record["stamp"]))
+            self.words[where].put(write)
+            if what == CAS or (what == SET and used and old != operand):
+                self.taken[where].append((step, old))
+        step.tell(clock)
+
+
+def _threads(row: Any, word: int) -> Iterable[int]:
+    """The threads of a run of stores that store to a word."""
+    start, stride, count, thread, step = (
+        int(row[k]) for k in ("start", "stride", "count", "thread", "step")
+    )
+    if stride == 0:
+        return range(thread, thread + (count if step else 1)) if word == start else ()
+    element, rest = divmod(word - start, stride)
+    return () if rest or not 0 <= element < count else (thread + element * step,)
