@@ -47,7 +47,7 @@ class Waiting(NamedTuple):
     gone: Callable[[], list[int]]  # ... and will not, since they have ended
 
 
-class Meeting(Protocol):
+class HostBarrier(Protocol):
     """The calling PE's side of the meetings with other PEs."""
 
     waits: dict[Parked, Waiting]  # of this PE's threads
@@ -66,9 +66,9 @@ class Accountant:
     """Makes the accounts of one PE."""
 
     def __init__(
-        self, job: Job, meeting: Meeting, journal: Journal, arrays: Arrays, asking: Asking
+        self, job: Job, barrier: HostBarrier, journal: Journal, arrays: Arrays, asking: Asking
     ) -> None:
-        self._job, self._meeting, self._journal = job, meeting, journal
+        self._job, self._barrier, self._journal = job, barrier, journal
         self._arrays, self._asking = arrays, asking
 
     def account(self, stacks: bool = False, blocked: Parked | None = None) -> dict[str, Any]:
@@ -94,14 +94,14 @@ class Accountant:
 
     def _host(self, ident: int, wait: Parked) -> dict[str, Any]:
         frame, called = sys._current_frames().get(ident), acts_for.get(ident)
-        meeting = self._meeting.waits.get(wait)
+        met = self._barrier.waits.get(wait)
         line = line_at(*called) if called else line_of(user_frame(frame)) if frame else "?"
         return {
             "what": wait.what,
             "line": line,
             "seconds": time.monotonic() - wait.since,
-            "for": [] if meeting is None else meeting.missing(),
-            "team": None if meeting is None else self._team(meeting.team, meeting.pes),
+            "for": [] if met is None else met.missing(),
+            "team": None if met is None else self._team(met.team, met.pes),
         }
 
     def _team(self, index: int, pes: list[int]) -> dict[str, Any] | None:
@@ -129,11 +129,11 @@ class Accountant:
         if wait.compare == LANE_MEETING:
             return {"lanes": wait.wanted}
         if wait.compare == MEMBER:
-            team = self._meeting.team_at(wait.address)
-            return {"for": wait.wanted, "team": self._team(team, self._meeting.pes(team))}
+            team = self._barrier.team_at(wait.address)
+            return {"for": wait.wanted, "team": self._team(team, self._barrier.pes(team))}
         if wait.compare == CALL:
-            team, behind = self._meeting.called_less(wait.address, wait.wanted)
-            about = {"team": self._team(team, self._meeting.pes(team))}
+            team, behind = self._barrier.called_less(wait.address, wait.wanted)
+            about = {"team": self._team(team, self._barrier.pes(team))}
             return about | {"for": behind[0]} if behind else about
         if wait.address == 0:
             return {}

@@ -57,8 +57,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(self, pes: Sequence[int], timeout: timedelta) -> None:
         self._backend = runtime.current("init_process_group").backend
         self._team: Team = team_init(list(pes))
-        self._staged = self._backend.staged(self._team)
-        self._me, self._n = self._staged.my_pe, self._staged.n_pes
+        self._collectives = self._backend.host_collectives(self._team)
+        self._me, self._n = self._collectives.my_pe, self._collectives.n_pes
         super().__init__(self._me, self._n)
         self._timeout = timeout.total_seconds()
         self._queue = belongs(Queue(f"gpushmem-torch-{int(self._team)}"))
@@ -74,7 +74,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._record is not None:
             self._record.add_group(self._names, pes)
         name = f"gpushmem-torch-p2p-{int(self._team)}"
-        self._messages = belongs(Messages(self._backend.mail(self._team), name, self._timeout))
+        self._messages = belongs(Messages(self._backend.mailbox(self._team), name, self._timeout))
 
     # --- making calls
 
@@ -169,7 +169,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         at, nbytes = memory.address, memory.nbytes
         mine = [at, *self._rest, nbytes, *self._rest]
         takes = mine if root in (None, self._me) else self._none
-        self._staged.call(
+        self._collectives.call(
             what, memory.dtype, mine, takes, True, nbytes, root or 0, memory.combined(op), seconds
         )
 
@@ -200,7 +200,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 sends = [at, *self._rest, nbytes, *self._rest]
             else:
                 takes = self._only(root, at, nbytes)
-            self._staged.call(
+            self._collectives.call(
                 "broadcast", memory.dtype, sends, takes, True, nbytes, root, seconds=seconds
             )
             if root != self._me:
@@ -217,7 +217,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any) -> Any:
         def run(seconds: float) -> None:
             none, dtype = self._none, np.dtype(np.uint8)
-            self._staged.call("barrier", dtype, none, none, True, 0, seconds=seconds)
+            self._collectives.call("barrier", dtype, none, none, True, 0, seconds=seconds)
 
         return self._make("barrier", opts, run, [], [])
 
@@ -262,7 +262,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         sends = [source.address, *self._rest, source.nbytes, *self._rest]
         takes = _places(outputs) if outputs else self._none
         alike = source.nbytes if all(o.nbytes == source.nbytes for o in outputs) else 0
-        self._staged.call(
+        self._collectives.call(
             what, source.dtype, sends, takes, True, alike, max(root, 0), seconds=seconds
         )
         for output in outputs:
@@ -338,7 +338,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 self._check(sources, memory)
             sends = _places(sources) if sources else self._none
             takes = self._only(root, memory.address, memory.nbytes)
-            self._staged.call(
+            self._collectives.call(
                 "scatter", memory.dtype, sends, takes, False, memory.nbytes, root, seconds=seconds
             )
             memory.done()
@@ -350,7 +350,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> None:
         self._check(sources, output)
         takes = [output.address, *self._rest, output.nbytes, *self._rest]
-        self._staged.call(
+        self._collectives.call(
             "reduce_scatter", output.dtype, _places(sources), takes, False, output.nbytes,
             op=output.combined(op), seconds=seconds,
         )  # fmt: skip
@@ -394,7 +394,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _exchange(self, outputs: list[_Filled], inputs: list[_Filled], seconds: float) -> None:
         self._check(outputs, self._mine(inputs))
-        self._staged.call(
+        self._collectives.call(
             "all_to_all",
             inputs[0].dtype,
             _places(inputs),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
-from gpushmem.backends.cpu.sync.messages import Letter, Mail
+from gpushmem.backends.cpu.sync.messages import Letter, Mailbox
 from gpushmem.errors import ShmemError
 from gpushmem.parking import Parked, block_signals
 from gpushmem.torch.async_work import Work, failure
@@ -20,7 +20,7 @@ __all__ = ["Messages"]
 class Messages:
     """The letters of one member. Those that nobody waits for are moved by a thread of their own."""
 
-    def __init__(self, mail: Mail, name: str, seconds: float) -> None:
+    def __init__(self, mail: Mailbox, name: str, seconds: float) -> None:
         self._mail, self.name, self.seconds = mail, name, seconds
         self._lock = threading.RLock()
         self._bell = np.zeros(1, np.int64)  # changed when the thread should look around

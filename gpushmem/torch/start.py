@@ -31,7 +31,7 @@ def create(options: Any) -> ProcessGroup:
     if not runtime.is_initialized():
         runtime.init(process_group=_Ranks(options))
     backend = runtime.current("init_process_group").backend
-    if not hasattr(backend, "staged"):
+    if not hasattr(backend, "host_collectives"):
         raise BackendUnavailable(
             f"init_process_group: the backend {backend.name} has no process groups; those of "
             "gpushmem take tensors in host memory, on the backend cpu. For tensors on GPUs use NCCL"

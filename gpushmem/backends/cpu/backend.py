@@ -26,7 +26,7 @@ from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.operations.access import NAMING, explain
 from gpushmem.backends.cpu.operations.nodes import Registered
 from gpushmem.backends.cpu.sync import host_barrier
-from gpushmem.backends.cpu.sync.host_barrier import Meeting
+from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
 from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.cpu.traced import tracer
@@ -62,8 +62,8 @@ from gpushmem.simt.launch import (
 from gpushmem.trace.counters import Stats
 
 if TYPE_CHECKING:
-    from gpushmem.backends.cpu.host_collectives import Staged
-    from gpushmem.backends.cpu.sync.messages import Mail
+    from gpushmem.backends.cpu.host_collectives import HostCollectives
+    from gpushmem.backends.cpu.sync.messages import Mailbox
 
 __all__ = ["CpuBackend", "warm_up"]
 
@@ -94,13 +94,13 @@ class CpuBackend:
         self._recorder, self._weak = recorder(self.world), weak_memory(self.world)
         self._tracer = tracer(self.world)
         self._readers = Readers((self._recorder, self._tracer))
-        self._meeting = Meeting(self.world, self._weak.wait_idle if self._weak else None)
+        self._barrier = HostBarrier(self.world, self._weak.wait_idle if self._weak else None)
         self._device = belongs(Device())
         self._teams = self._make_teams()
         self._journal = Journal()
         self.world.native["journal"] = self._journal.address
         self._arrays, self._asking = Arrays(), Asking()
-        self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
+        self._accountant = Accountant(job, self._barrier, self._journal, self._arrays, self._asking)
         self._late: list[Late] = [] if self._weak is None else [self._weak]
         if self._tracer is not None:
             self._late.append(self._tracer)
@@ -112,7 +112,7 @@ class CpuBackend:
         )
         self._registered = Registered(self.world)
         self._inline = Inline(
-            self.world, self._meeting, self._teams, self._journal, self._registered, self._weak
+            self.world, self._barrier, self._teams, self._journal, self._registered, self._weak
         )
         self.world.size_heap()
         self._watch.start()
@@ -153,7 +153,7 @@ class CpuBackend:
         return 0
 
     def _make_teams(self) -> Teams:
-        return Teams(self.world, self._meeting)
+        return Teams(self.world, self._barrier)
 
     def _mapped(self) -> None:
         """All PEs' memory has been mapped."""
@@ -170,7 +170,7 @@ class CpuBackend:
         self.synchronize()
         self._quiet()
         with self._readers.meeting(what):
-            self._meeting.meet(what, nbytes)
+            self._barrier.meet(what, nbytes)
         if self._weak is not None:
             self._weak.check_ends(self.allocated())
 
@@ -185,15 +185,15 @@ class CpuBackend:
 
     # Imported where they are used: few programs do.
 
-    def staged(self, team: int) -> Staged:
-        from gpushmem.backends.cpu.host_collectives import Staged  # noqa: PLC0415
+    def host_collectives(self, team: int) -> HostCollectives:
+        from gpushmem.backends.cpu.host_collectives import HostCollectives  # noqa: PLC0415
 
-        return belongs(Staged(self.world, self._meeting, team, self._readers))
+        return belongs(HostCollectives(self.world, self._barrier, team, self._readers))
 
-    def mail(self, team: int) -> Mail:
-        from gpushmem.backends.cpu.sync.messages import Mail  # noqa: PLC0415
+    def mailbox(self, team: int) -> Mailbox:
+        from gpushmem.backends.cpu.sync.messages import Mailbox  # noqa: PLC0415
 
-        return belongs(Mail(self.world, self._meeting, team))
+        return belongs(Mailbox(self.world, self._barrier, team))
 
     def forget_team(self, team: int) -> None:
         self._teams.forget(team)
@@ -349,7 +349,7 @@ class CpuBackend:
     def settle(self, what: str) -> None:
         self.synchronize()
         self._quiet()  # others may wait for what this PE has sent
-        self._meeting.settle(what)
+        self._barrier.settle(what)
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
         unknown = options.keys() - OPTIONS - IGNORED

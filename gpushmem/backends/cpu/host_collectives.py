@@ -28,7 +28,7 @@ from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.cpu.operations.access import array_at, copy_or_stream
 from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.backends.cpu.sync.barrier import as_line, as_team, away, line, post, say
-from gpushmem.backends.cpu.sync.host_barrier import Meeting
+from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
 from gpushmem.backends.cpu.sync.world import HALF_BYTES, World
 from gpushmem.backends.readers import Readers
 from gpushmem.backends.reductions import COMBINE
@@ -41,7 +41,7 @@ from gpushmem.simt.functions import device
 from gpushmem.simt.launch import Kernel, Running
 from gpushmem.simt.observe import unseen
 
-__all__ = ["Staged"]
+__all__ = ["HostCollectives"]
 
 # One call of a member, as far as it has come. Lists of places are arrays of words, the addresses
 # first, then numbers of bytes.
@@ -204,13 +204,13 @@ def _folder(op: str) -> Callable[..., None]:
 _kernels = {op: Kernel(_folder(op), cache=True) for op in COMBINE}
 
 
-class Staged:
+class HostCollectives:
     """The collectives of one team; one call at a time."""
 
     def __init__(
-        self, world: World, meeting: Meeting, team: int, readers: Readers | None = None
+        self, world: World, barrier: HostBarrier, team: int, readers: Readers | None = None
     ) -> None:
-        self._world, self._meeting, self.team, self._readers = world, meeting, team, readers
+        self._world, self._barrier, self.team, self._readers = world, barrier, team, readers
         record = world.teams[team : team + 1]
         self.n_pes, self.my_pe = int(record["n_pes"][0]), int(record["my_pe"][0])
         self._record, self._advance = address_of(record), _advance()
@@ -259,7 +259,8 @@ class Staged:
         `takes` where it belongs what each sends to this one. With `same`, the first of `sends` is
         sent to all; with `op`, what all send is combined, and belongs at the first of `takes`.
         `nbytes` is the same on all members, or 0. Raises `CollectiveMismatch` if a member is in
-        another call, `WaitTimeout` if they do not come in `seconds`, and what `Meeting.wait` does.
+        another call, `WaitTimeout` if they do not come in `seconds`, and what `HostBarrier.wait`
+        does.
         """
         fold = self._fold(op, dtype) if op else (0, 0, 0, 1)
         kind = self._kind(what, op, dtype) + nbytes * host_barrier.BYTES
@@ -278,11 +279,11 @@ class Staged:
     def _complete(self, what: str, seconds: float) -> None:
         if not self._go_on(0):
             try:
-                self._meeting.wait(what, self._go_on, self._missing, self.team, seconds)
+                self._barrier.wait(what, self._go_on, self._missing, self.team, seconds)
             except WaitTimeout:
                 (number,) = WORD.unpack_from(self._memory, NUMBER)
                 if number:  # this PE has come to a round, which others must not complete
-                    self._meeting.give_up(self.team, number)
+                    self._barrier.give_up(self.team, number)
                 raise
         differs: int = WORD.unpack_from(self._memory, DIFFERS)[0]
         if differs:
@@ -297,13 +298,13 @@ class Staged:
         return found
 
     def _missing(self) -> list[int]:
-        return self._meeting.missing(self.team, int(self._world.teams["round"][self.team]))
+        return self._barrier.missing(self.team, int(self._world.teams["round"][self.team]))
 
     def _raise(self, what: str, rank: int) -> None:
         number = int(self._world.teams["round"][self.team])
-        theirs = self._meeting.lines(self.team, number)["said"][rank].tolist()
+        theirs = self._barrier.lines(self.team, number)["said"][rank].tolist()
         ours = self._world.teams["said"][self.team].tolist()
-        pe = self._meeting.pes(self.team)[rank]
+        pe = self._barrier.pes(self.team)[rank]
         if theirs[0] == host_barrier.GIVEN_UP:
             raise WaitTimeout(
                 f"{what}: this PE is late: PE {pe} has given up the call at its limit"

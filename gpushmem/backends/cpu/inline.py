@@ -18,7 +18,7 @@ from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations import atomics
 from gpushmem.backends.cpu.operations.access import copy_or_stream
 from gpushmem.backends.cpu.operations.nodes import Registered
-from gpushmem.backends.cpu.sync.host_barrier import Meeting
+from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
 from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.faults import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
@@ -60,7 +60,7 @@ class Inline:
     def __init__(
         self,
         world: World,
-        meeting: Meeting,
+        barrier: HostBarrier,
         teams: Teams,
         journal: Journal,
         registered: Registered,
@@ -85,8 +85,8 @@ class Inline:
             "flush": lambda: None,  # they are complete on return
             "quiet": lambda: None,
             "ask_smem": ask_smem,
-            "barrier_all": partial(meeting.join, "barrier"),
-            "sync_all": partial(meeting.join, "sync"),
+            "barrier_all": partial(barrier.join, "barrier"),
+            "sync_all": partial(barrier.join, "sync"),
             "peer_array": self._peer_array,
             "multicast_array": self._multicast_array,
             **{name: partial(self._atomic, OPS[name]) for name in atomics.ROWS},

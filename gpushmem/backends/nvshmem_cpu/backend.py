@@ -52,7 +52,7 @@ class NvshmemCpuBackend(backend.CpuBackend):
         return internal_bytes(job.n_pes, job.max_teams, job.n_nodes) + _words_bytes(job)
 
     def _make_teams(self) -> Teams:
-        self._teams_of_nvshmem = Teams(self.world, self._meeting)
+        self._teams_of_nvshmem = Teams(self.world, self._barrier)
         return self._teams_of_nvshmem
 
     def _mapped(self) -> None:

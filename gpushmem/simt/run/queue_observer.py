@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from gpushmem.simt.run.kernel import Running
 
-__all__ = ["Witness", "Work", "present", "witnessed_by"]
+__all__ = ["QueueObserver", "Work", "present", "witnessed_by"]
 
 
 class Work(NamedTuple):
@@ -24,7 +24,7 @@ class Work(NamedTuple):
     tells_host: bool = False  # that it has been reached
 
 
-class Witness(Protocol):
+class QueueObserver(Protocol):
     """Numbers launches and works in the order in which they are queued."""
 
     def submitted(self, launch: Running, stream: int) -> int:
@@ -49,14 +49,14 @@ class Witness(Protocol):
         """The program is over; another one may begin."""
 
 
-_provided: list[Callable[[], Witness | None]] = []
+_provided: list[Callable[[], QueueObserver | None]] = []
 
 
-def witnessed_by(witness: Callable[[], Witness | None] | None) -> None:
+def witnessed_by(witness: Callable[[], QueueObserver | None] | None) -> None:
     """Let `witness()` say who sees what is queued from now on; None: nobody does."""
     _provided[:] = [] if witness is None else [witness]
 
 
-def present() -> Witness | None:
+def present() -> QueueObserver | None:
     """The witness, if there is one."""
     return _provided[0]() if _provided else None

@@ -37,7 +37,7 @@ __all__ = [
     "DTYPE",
     "GIVEN_UP",
     "KINDS",
-    "Meeting",
+    "HostBarrier",
     "dtype_number",
     "elsewhere",
     "kind_name",
@@ -196,7 +196,7 @@ def native() -> dict[str, Any]:
     }
 
 
-class Meeting:
+class HostBarrier:
     """The calling PE's side of the job's meetings."""
 
     def __init__(self, world: World, idle: Callable[[], object] | None = None) -> None:

@@ -22,14 +22,14 @@ import numpy as np
 from numba import types
 
 from gpushmem.artifacts.argument_packing import address_of
-from gpushmem.backends.cpu.sync.host_barrier import ASLEEP, SLEEPS, Meeting, rest
+from gpushmem.backends.cpu.sync.host_barrier import ASLEEP, SLEEPS, HostBarrier, rest
 from gpushmem.backends.cpu.sync.world import CROWDED, HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.native.c_function import c_function
 from gpushmem.native.internal import internal
 from gpushmem.native.memory import copy_bytes, load_acquire, set_word, store_release, word_at
 
-__all__ = ["ANY", "Letter", "Mail"]
+__all__ = ["ANY", "Letter", "Mailbox"]
 
 ANY = -1  # a rank: from whichever member
 WRITTEN, TAKEN, DATA = 0, LINE, 2 * LINE  # offsets in a ring
@@ -96,7 +96,7 @@ def changed(words: int, n: int, first: int) -> bool:
     """Wait a while until one of `n` words is not what it was.
 
     At `words` are their addresses, then the values, then the address of the team's `crowded`.
-    `first` is as in `meeting.passed`.
+    `first` is as in `host_barrier.passed`.
     """
     turn, crowded = first, word_at(words + 16 * n)
     while turn < ASLEEP + SLEEPS:
@@ -160,21 +160,21 @@ class Watch:
         self, changed: Callable[..., bool], words: list[int], values: list[int], crowded: int
     ) -> None:
         self._memory = np.array([*words, *values, crowded], np.int64)
-        # `passed(first)`, as `Meeting.wait` has it
+        # `passed(first)`, as `HostBarrier.wait` has it
         self.passed = partial(changed, address_of(self._memory), len(words))
         self.sleeping = partial(self.passed, ASLEEP)  # waits for some 10 ms
         self.now = partial(self.passed, ONCE)  # looks once
 
 
-class Mail:
+class Mailbox:
     """One member's messages. To be used by one thread at a time."""
 
-    def __init__(self, world: World, meeting: Meeting, team: int) -> None:
-        self._world, self._meeting, self._team = world, meeting, team
+    def __init__(self, world: World, barrier: HostBarrier, team: int) -> None:
+        self._world, self._barrier, self._team = world, barrier, team
         record = world.teams[team]
         self._crowded = address_of(world.teams[team : team + 1]) + CROWDED
         self._n, self._me = int(record["n_pes"]), int(record["my_pe"])
-        pes = meeting.pes(team)
+        pes = barrier.pes(team)
         rings = int(record["stage"]) + 2 * HALF_BYTES
         away = [(pe - int(record["world_pe"])) * int(record["span"]) for pe in pes]
         self._inbox = [rings + rank * RING_BYTES for rank in range(self._n)]
@@ -231,8 +231,8 @@ class Mail:
         return Watch(self._changed, words, values, self._crowded)
 
     def wait(self, what: str, letter: Letter, watch: Watch, seconds: float = math.inf) -> None:
-        """Wait until something changes, for the sake of a letter. Raises as `Meeting.wait` does."""
-        pes, ended = self._meeting.pes(self._team), self._world.board.pes["ended"]
+        """Wait until something changes, for the sake of a letter; as `HostBarrier.wait`."""
+        pes, ended = self._barrier.pes(self._team), self._world.board.pes["ended"]
         others = [pes[rank] for rank in self._from(letter) if rank != self._me]
 
         def missing() -> list[int]:
@@ -240,7 +240,7 @@ class Mail:
                 return []
             return [pe for pe in others if not ended[pe]] or others  # one of them is enough
 
-        self._meeting.wait(what, watch.passed, missing, self._team, seconds)
+        self._barrier.wait(what, watch.passed, missing, self._team, seconds)
 
     def _from(self, letter: Letter) -> range:
         return range(self._n) if letter.rank == ANY else range(letter.rank, letter.rank + 1)

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
-from gpushmem.backends.cpu.sync.host_barrier import Meeting, native
+from gpushmem.backends.cpu.sync.host_barrier import HostBarrier, native
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.faults import different_calls
 
-__all__ = ["Lobby"]
+__all__ = ["Rendezvous"]
 
 
-class Lobby:
+class Rendezvous:
     """The calling PE's side of it."""
 
-    def __init__(self, world: World, meeting: Meeting) -> None:
-        self._me, self._meeting = world.job.my_pe, meeting
+    def __init__(self, world: World, barrier: HostBarrier) -> None:
+        self._me, self._barrier = world.job.my_pe, barrier
         self._team = world.job.max_teams
         self._record = address_of(world.teams[self._team :])
         self._numbers = np.zeros(world.job.n_pes, np.int64)  # of the last round with each PE
@@ -43,17 +43,17 @@ class Lobby:
         awaited = np.zeros_like(self._numbers)  # the round of each PE, 0 for who is not in the call
         for pe in others:
             awaited[pe] = number = int(self._numbers[pe]) + 1
-            self._meeting.write(self._team, number, pe, text.encode())
+            self._barrier.write(self._team, number, pe, text.encode())
             self._tell(self._record, number, pe)
         self._numbers[others] = awaited[others]
         passed = partial(self._came, self._record, address_of(awaited))
-        self._meeting.wait(what, passed, partial(self._missing, awaited))
+        self._barrier.wait(what, passed, partial(self._missing, awaited))
         return {pe: self._said(pe, int(awaited[pe])) for pe in others}
 
     def _missing(self, awaited: np.ndarray[Any, Any]) -> list[int]:
-        rounds = (self._meeting.lines(self._team, number)["round"] for number in awaited.tolist())
+        rounds = (self._barrier.lines(self._team, number)["round"] for number in awaited.tolist())
         return [pe for pe, of_all in enumerate(rounds) if of_all[pe] < awaited[pe]]
 
     def _said(self, pe: int, number: int) -> str:
-        boxes = self._meeting.boxes(self._team, number, self._me)
+        boxes = self._barrier.boxes(self._team, number, self._me)
         return str(boxes[pe].decode(errors="replace"))

@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpushmem.backends.cpu.sync.host_barrier import Meeting
-from gpushmem.backends.cpu.sync.rendezvous import Lobby
+from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
+from gpushmem.backends.cpu.sync.rendezvous import Rendezvous
 from gpushmem.backends.cpu.sync.world import HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.backends.teams import PREDEFINED, BaseTeams, too_many
 from gpushmem.errors import ArgumentError, TeamError
@@ -24,8 +24,8 @@ class Teams(BaseTeams):
 
     first = len(PREDEFINED)  # the first row for teams that are made
 
-    def __init__(self, world: World, meeting: Meeting) -> None:
-        self._world, self._meeting = world, meeting
+    def __init__(self, world: World, barrier: HostBarrier) -> None:
+        self._world, self._barrier = world, barrier
         self._table, self._most = world.teams, world.job.max_teams
         if self._most < self.first:
             raise ArgumentError(f"GPUSHMEM_MAX_TEAMS must be {self.first} or more")
@@ -36,7 +36,7 @@ class Teams(BaseTeams):
         for team, pes in ((TEAM_SHARED, node), (TEAM_NODE, node), (self._most, everyone)):
             self._clear(team)
             self._enter(team, pes)
-        self._lobby = Lobby(world, meeting)
+        self._rendezvous = Rendezvous(world, barrier)
 
     def close(self) -> None:
         """Forget all teams."""
@@ -59,11 +59,11 @@ class Teams(BaseTeams):
         return int(self._table["n_pes"][team])
 
     def _translate(self, src_team: int, src_pe: int, dst_team: int) -> int:
-        return int(self._world.ranks[dst_team, self._meeting.pes(src_team)[src_pe]])
+        return int(self._world.ranks[dst_team, self._barrier.pes(src_team)[src_pe]])
 
     def _split(self, what: str, parent: int, ranks: range) -> Team:
-        members = self._meeting.pes(parent)
-        agree = partial(self._meeting.largest, parent, what)
+        members = self._barrier.pes(parent)
+        agree = partial(self._barrier.largest, parent, what)
         return self._make(what, agree, [members[rank] for rank in ranks])
 
     def _split_2d(self, what: str, parent: int, row: range, column: range) -> tuple[Team, Team]:
@@ -79,10 +79,10 @@ class Teams(BaseTeams):
         if len(text) > LONGEST:
             text = f"{text[: LONGEST - 12]}..., {zlib.crc32(text.encode()):08x}"
         what = f"team_init({text})"
-        return self._make(what, partial(self._lobby.largest, pes, what), pes)
+        return self._make(what, partial(self._rendezvous.largest, pes, what), pes)
 
     def _destroy(self, team: int) -> None:
-        self._meeting.largest(team, "team_destroy", 0)
+        self._barrier.largest(team, "team_destroy", 0)
         self.forget(team)
 
     def forget(self, team: int) -> None:
@@ -92,7 +92,7 @@ class Teams(BaseTeams):
     def members(self, team: int) -> list[int]:
         """The members of a team, as PEs of the job."""
         self.check(team)
-        return self._meeting.pes(team)
+        return self._barrier.pes(team)
 
     # --- rows of the table
 
