@@ -15,7 +15,7 @@ ENDS = [("pass", "False"), ("raise ValueError", "True"), ("raise KeyboardInterru
 
 @pytest.mark.parametrize(("how", "said"), ENDS)
 def test_a_process_of_somebody_elses(how, said):
-    code = f"{SAYS}exit_notice.note_exceptions()\nending.note_exceptions()\n{how}"
+    code = f"{SAYS}exit_notice.note_exceptions()\nexit_notice.note_exceptions()\n{how}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == f"{said}\n"
     assert done.stderr.count("Traceback") == (said == "True")

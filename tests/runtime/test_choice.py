@@ -91,8 +91,8 @@ def test_hidden_gpus_are_none(monkeypatch):
 
 def test_choosing_loads_nothing():
     code = (
-        "import sys\nfrom gpushmem.backends import selection\nchoice.choose()\n"
-        "choice.unusable('nvshmem')\n"
+        "import sys\nfrom gpushmem.backends import selection\nselection.choose()\n"
+        "selection.unusable('nvshmem')\n"
         "print([m for m in ('nvshmem', 'numba', 'numpy', 'cuda') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -428,6 +428,6 @@ def test_passes_may_be_the_first_that_a_process_asks_of_llvm():
     code = (
         "import llvmlite.binding as llvm\n"
         "from gpushmem.simt.base import llvm_passes\n"
-        "passes.over_module(llvm.parse_assembly(''), ('global_dead_code_eliminate',))"
+        "llvm_passes.over_module(llvm.parse_assembly(''), ('global_dead_code_eliminate',))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
