@@ -11,6 +11,7 @@ import click
 
 from gpushmem.cli.help_layout import Group
 from gpushmem.errors import ShmemError
+from gpushmem.job.pe_ranges import compact
 from gpushmem.size import format_size
 
 __all__ = ["command", "text_of"]
@@ -24,7 +25,8 @@ MOST = 10  # rows of a table, unless --all is given
     "trace", cls=Group, short_help="Show what a job did that was run with --trace.",
     examples=[
         "gpushmem run -n 4 --trace out program.py",
-        "gpushmem trace summary out", "gpushmem trace open out", "gpushmem trace diff before after",
+        "gpushmem trace summary out", "gpushmem trace open out", "gpushmem trace signals out",
+        "gpushmem trace diff before after",
     ],
 )  # fmt: skip
 def command() -> None:
@@ -106,12 +108,43 @@ def diff(before: Path, after: Path, as_json: bool, everything: bool) -> None:
             click.echo("\n".join([""] * (k > 0) + lines))
 
 
+@command.command("signals", short_help="Print which signals were waited for the longest.")
+@click.argument("folder", type=FOLDER, metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, times in ns.")
+@click.option("--all", "everything", is_flag=True, help=f"Print all rows, not the first {MOST}.")
+def signals(folder: Path, as_json: bool, everything: bool) -> None:
+    """Print which signals, and other words, threads waited for, how long, and who wrote them."""
+    from gpushmem.trace.signals import signals as waited_for  # noqa: PLC0415  (not for --help)
+
+    found = waited_for(_loaded(folder))
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    most = None if everything else MOST
+    rows = [["waited", "waits", "longest", "PE", "signal", "written by", "longest wait"]]
+    rows += [
+        [
+            time(row["ns"]), str(row["waits"]), time(row["longest_ns"]), str(row["pe"]),
+            row["name"], compact(row["writers"]) if row["writers"] else "?", row["line"],
+        ]
+        for row in found[:most]
+    ]  # fmt: skip
+    lines = titled("Signals", rows, len(found), most)
+    click.echo("\n".join(lines or ["no kernel waited for a signal"]))
+
+
 def _summary(folder: Path) -> dict[str, Any]:
+    from gpushmem.trace.summary import summary as summarise  # noqa: PLC0415  (not for --help)
+
+    return summarise(_loaded(folder))
+
+
+def _loaded(folder: Path) -> Any:
+    """The trace in a folder."""
     from gpushmem.trace import load  # noqa: PLC0415  (not for --help)
-    from gpushmem.trace.summary import summary as summarise  # noqa: PLC0415
 
     try:
-        return summarise(load(folder))
+        return load(folder)
     except ShmemError as error:
         raise click.ClickException(str(error)) from None
 

@@ -16,6 +16,7 @@ from gpushmem.trace.analysis import COMPUTING, MOVING, WAITING, Analysis
 from gpushmem.trace.reading import OPEN
 from gpushmem.trace.ring import BLOCK, EVENT, FIRST_OP, HEADER, KERNEL, LAUNCH, Ring, paths
 from gpushmem.trace.ring import RING as RING_HEADER
+from gpushmem.trace.signals import signals
 from gpushmem.trace.summary import summary
 
 pytestmark = pytest.mark.cpu_backend
@@ -513,3 +514,40 @@ def test_a_trace_and_a_check_of_one_run(run_cli, tmp_path, racy):
         happened.append(sorted(operations[["of", "kind", "pe", "nbytes", "block"]].tolist()))
         assert (operations["launch"] > 0).any()
     assert happened[0] == happened[1]
+
+
+def test_the_signals_that_are_waited_for(traced, run_cli):
+    """Which, how long, and who wrote them; elements by name."""
+    more = """
+seen = shmem.zeros((2, 3), dtype="int32")
+
+@shmem.jit
+def last(seen):
+    if shmem.my_pe() == 0:
+        shmem.p(seen[1, 2:], 1, 1)
+    elif shmem.my_pe() == 1:
+        shmem.wait_until(seen[1, 2:], shmem.CMP_EQ, 1)
+
+if me == 1:
+    time.sleep(0.2)
+shift[1, 32](dst, src, signal, 2)
+last[1, 1](seen)
+"""
+    rows = signals(traced(3, RING + more + END))
+    assert [row["ns"] for row in rows] == sorted((row["ns"] for row in rows), reverse=True)
+    found = {(row["pe"], row["name"]): row for row in rows}
+    written = {(pe, "signal[0]"): [(pe - 1) % 3] for pe in range(3)} | {(1, "seen[1, 2]"): [0]}
+    assert {key: row["writers"] for key, row in found.items()} == written
+    assert [found[pe, "signal[0]"]["waits"] for pe in range(3)] == [2, 2, 2]
+    late = found[2, "signal[0]"]
+    assert 1.5e8 < late["longest_ns"] < late["ns"], "PE 1 slept"
+    said = run_cli("trace", "signals", traced.folder).stdout
+    line = r"^ *\d.* +2 .* 2  signal\[0\] +PE 1 +program.py:\d+ in shift$"
+    assert re.search(line, said, re.MULTILINE)
+    assert json.loads(run_cli("trace", "signals", traced.folder, "--json").stdout) == rows
+
+
+def test_no_signals(traced, run_cli):
+    traced(1, "import gpushmem as shmem\nshmem.init(heap_size='16M')" + END)
+    said = run_cli("trace", "signals", traced.folder).stdout
+    assert said == "no kernel waited for a signal\n"
