@@ -55,7 +55,7 @@ def test_colour_is_for_terminals():
 
 @pytest.mark.parametrize(
     ("words", "completed"),
-    [("ru", "run"), ("run --check-r", "--check-runs"), ("trace s", "summary")],
+    [("ru", "run"), ("run --check-r", "--check-runs"), ("trace su", "summary")],
 )
 def test_bash_completes(words, completed):
     words = ["gpushmem", *words.split()]
