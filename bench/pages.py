@@ -129,16 +129,16 @@ def table(columns, lines, text=1):
 
 def plain(rows):
     """Rows of `harness.row`: one line for each thing, what it is compared with side by side."""
-    whats = list(dict.fromkeys(row["what"] for row in rows))
+    rows_named = list(dict.fromkeys(row["what"] for row in rows))
     peers = list(dict.fromkeys(row["against"] for row in rows if row["against"]))
-    if len(peers) > 3 or (len(peers) > 1 and len(whats) == len(rows)):
+    if len(peers) > 3 or (len(peers) > 1 and len(rows_named) == len(rows)):
         return _with_peers_in_lines(rows, peers) + _ranges(rows, peers)
     ratios = [_ratio(rows, peer) for peer in peers]
     aims = {row["aim"] for row in rows}
     columns = ["what", "ours", *(c for pair in zip(peers, ratios, strict=True) for c in pair if c)]
     own_aims = len(aims) > 1 and len(peers) <= 1
     lines = []
-    for what in whats:
+    for what in rows_named:
         found = {row["against"]: row for row in rows if row["what"] == what}
         first = next(iter(found.values()))
         cells = [_bytes(what), first["ours"]]
