@@ -485,7 +485,8 @@ def test_what_is_no_trace_is_refused(run_cli, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("pass")
     for options, why in (
-        (("--check", "--trace", tmp_path), "choose one"),
+        (("--stats", "--trace", tmp_path), "choose one"),
+        (("--check", "--check-runs", 2, "--trace", tmp_path), "leave --check-runs out"),
         (("--hosts", "a:1,b:1", "--trace", tmp_path), "leave --hosts out"),
         (("--backend", "null", "--trace", tmp_path), "records nothing"),
     ):
