@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from gpushmem.trace.ring import (
     paths,
 )
 
-__all__ = ["LOADED", "Trace", "load"]
+__all__ = ["LOADED", "OPEN", "Array", "Trace", "load"]
 
 # What `Trace.events` has: as EVENT, with times in nanoseconds, and of which PE it is.
 LOADED = np.dtype(
@@ -46,6 +47,26 @@ LOADED = np.dtype(
     ]
 )
 OPEN = -1
+
+
+class Array(NamedTuple):
+    """An array of the heap, and when it was there, in nanoseconds."""
+
+    offset: int
+    nbytes: int
+    name: str  # "": unknown
+    shape: tuple[int, ...]
+    began: int
+    ended: int  # when it was freed, or OPEN
+
+    def element(self, offset: int, nbytes: int) -> str:
+        """What is at an offset of the heap: "arrived[2]", or "rows[1, 2]", or "arrived[0:3]"."""
+        size = max(self.nbytes // max(prod(self.shape), 1), 1)
+        name, first = self.name or "array", (offset - self.offset) // size
+        if nbytes > size or first >= prod(self.shape):
+            return f"{name}[{first}:{first + -(-nbytes // size)}]"
+        index = ", ".join(map(str, np.unravel_index(first, self.shape)))
+        return f"{name}[{index}]" if index else name
 
 
 @dataclass
@@ -62,6 +83,28 @@ class Trace:
     def kinds(self) -> dict[int, str]:
         """The name of each kind of event: an operation's, or one of `ring.KINDS`."""
         return KINDS | {FIRST_OP + k: name for k, name in enumerate(OPS)}
+
+    @cached_property
+    def arrays(self) -> dict[int, list[Array]]:
+        """The arrays of each PE's heap, those that were freed, too, in the order of allocation."""
+        found: dict[int, list[Array]] = {}
+        for pe, facts in self.facts.items():
+            arrays, at = found.setdefault(pe, []), {}
+            for fact in facts:
+                if "array" in fact:
+                    offset, nbytes, shape = (fact[key] for key in ("array", "bytes", "shape"))
+                    at[offset] = len(arrays)
+                    arrays.append(
+                        Array(offset, nbytes, fact["name"], tuple(shape), fact["ns"], OPEN)
+                    )
+                elif fact.get("freed") in at:
+                    k = at.pop(fact["freed"])
+                    arrays[k] = arrays[k]._replace(ended=fact["ns"])
+        return found
+
+    def arrays_at(self, pe: int, offset: int) -> list[Array]:
+        """The arrays that had this offset of a PE's heap, one after the other."""
+        return [a for a in self.arrays.get(pe, ()) if 0 <= offset - a.offset < a.nbytes]
 
     def site(self, pe: int, number: int) -> str:
         """The source line that a number stands for, "file.py:12 in function"; "" for 0."""
@@ -186,7 +229,8 @@ def _loaded_from(folder: Path) -> Trace:
 
 # By what facts are about, the first of these keys: types of its value, and of what goes with it.
 FACTS: dict[str, dict[str, type]] = {
-    "array": {"array": int, "bytes": int, "ticks": int}, "freed": {"freed": int, "ticks": int},
+    "array": {"array": int, "bytes": int, "shape": list, "name": str, "ticks": int},
+    "freed": {"freed": int, "ticks": int},
     "team": {"team": int, "pes": list, "ticks": int}, "site": {"site": int, "text": str},
     "name": {"name": int, "text": str}, "operations": {"operations": list},
 }  # fmt: skip
@@ -197,7 +241,12 @@ def _makes_sense(fact: Any) -> bool:
     if not isinstance(fact, dict):
         return False
     about = next((what for what in FACTS if what in fact), None)
-    return about is None or all(isinstance(fact.get(k), kind) for k, kind in FACTS[about].items())
+    if about is None:
+        return True
+    sizes = fact.get("shape", [])
+    return all(isinstance(fact.get(k), kind) for k, kind in FACTS[about].items()) and all(
+        isinstance(size, int) and size >= 0 for size in sizes
+    )
 
 
 def _kinds(folder: Path, operations: list[str]) -> np.ndarray[Any, Any]:

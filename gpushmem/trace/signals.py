@@ -17,7 +17,8 @@ def signals(trace: Trace) -> list[dict[str, Any]]:
 
     Of each one the `pe` that has it and its `name`, such as "arrived[2]"; how many `waits` there
     were, the time of all (`ns`) and of the longest (`longest_ns`), with the `line` of that one;
-    and the PEs that wrote it (`writers`). Waits that had not ended last until the trace does.
+    and the PEs that wrote it (`writers`). An array that takes the place of a freed one has rows of
+    its own. Waits that had not ended last until the trace does.
     """
     events = trace.events
     waits = np.flatnonzero(np.isin(events["kind"], WAITS) & (events["at"] >= 0))
@@ -29,30 +30,20 @@ def signals(trace: Trace) -> list[dict[str, Any]]:
     found = []
     for k, (pe, at, nbytes) in enumerate(unique.tolist()):
         here = waits[which.ravel() == k]
-        longest = here[took[here].argmax()]
-        written = (writes["pe"] == pe) & (writes["at"] < at + nbytes)
-        written &= writes["at"] + np.maximum(writes["nbytes"], 1) > at
-        found.append({
-            "pe": pe, "name": _name(trace, pe, at, nbytes, int(events["began"][longest])),
-            "waits": len(here), "ns": int(took[here].sum()), "longest_ns": int(took[longest]),
-            "line": lines[numbers[longest]],
-            "writers": np.unique(writes["of"][written]).tolist(),
-        })  # fmt: skip
+        written = writes[(writes["pe"] == pe) & (writes["at"] < at + nbytes)]
+        written = written[written["at"] + np.maximum(written["nbytes"], 1) > at]
+        arrays = [*trace.arrays_at(pe, at), None]  # one frees the place of the next, on all PEs
+        freed = [array.ended for array in arrays if array and array.ended != OPEN]
+        lives, lives_of_written = (
+            np.searchsorted(freed, part["began"], "right") for part in (events[here], written)
+        )
+        for life in np.unique(lives).tolist():
+            these, array = here[lives == life], arrays[life]
+            longest = these[took[these].argmax()]
+            found.append({
+                "pe": pe, "name": array.element(at, nbytes) if array else f"offset {at:#x}",
+                "waits": len(these), "ns": int(took[these].sum()),
+                "longest_ns": int(took[longest]), "line": lines[numbers[longest]],
+                "writers": np.unique(written["of"][lives_of_written == life]).tolist(),
+            })  # fmt: skip
     return sorted(found, key=lambda row: (-row["ns"], row["pe"], row["name"]))
-
-
-def _name(trace: Trace, pe: int, at: int, nbytes: int, when: int) -> str:
-    """What is at an offset of the heap, at a time."""
-    arrays = [
-        fact for fact in trace.facts.get(pe, ())
-        if "array" in fact and fact["array"] <= at < fact["array"] + fact["bytes"]
-    ]  # fmt: skip
-    known = [fact for fact in arrays if fact["ns"] <= when] or arrays
-    if not known:
-        return f"offset {at:#x}"
-    fact = known[-1]
-    size = max(fact["bytes"] // max(int(np.prod(fact["shape"])), 1), 1)
-    name, first = fact["name"] or "array", (at - fact["array"]) // size
-    if nbytes > size:
-        return f"{name}[{first}:{first + nbytes // size}]"
-    return f"{name}[{', '.join(map(str, np.unravel_index(first, fact['shape'])))}]"

@@ -66,6 +66,7 @@ def test_a_damaged_trace_is_an_error_or_can_be_shown(traced, tmp_path):
         try:
             trace = load(damaged)
             summary(trace)
+            signals(trace)
             text = page.page(trace, damaged.name)
             perfetto.write(trace, tmp_path / "out.json")
             said = "shown"
@@ -88,23 +89,6 @@ def test_what_is_no_file_is_not_waited_for(traced, make, file):
         getattr(os, make)(path)
     with pytest.raises(ArgumentError, match=r"is not a file|cannot be read|has no trace"):
         load(traced.folder)
-
-
-@pytest.fixture
-def traced(run_cli, tmp_path):
-    """`traced(n, program)`: run a program in n PEs and return its trace."""
-
-    def run(n, program, code=0, timeout=100):
-        (tmp_path / "program.py").write_text(program)
-        folder = tmp_path / "out"
-        run.done = run_cli(
-            "run", "--backend", "cpu", "--trace", folder, "-n", n, tmp_path / "program.py",
-            code=code, timeout=timeout,
-        )  # fmt: skip
-        run.folder = folder
-        return load(folder)
-
-    return run
 
 
 def named(trace, label):
@@ -546,6 +530,29 @@ last[1, 1](seen)
     line = r"^ *\d.* +2 .* 2  signal\[0\] +PE 1 +program.py:\d+ in shift$"
     assert re.search(line, said, re.MULTILINE)
     assert json.loads(run_cli("trace", "signals", traced.folder, "--json").stdout) == rows
+
+
+def test_a_signal_in_the_place_of_a_freed_one(traced):
+    more = """
+shift[1, 32](dst, src, signal, 1)
+shmem.barrier_all()
+at = signal.offset
+shmem.free(signal)
+other = shmem.zeros(1, dtype="uint64")
+assert other.offset == at
+
+@shmem.jit
+def both(other):
+    shmem.signal_op(other, 1, shmem.SIGNAL_SET, 0)
+    shmem.signal_wait_until(other, shmem.CMP_GE, 1)
+
+if me == 0:
+    both[1, 1](other)
+"""
+    rows = signals(traced(2, RING + more + END))
+    assert {(row["pe"], row["name"]): (row["waits"], row["writers"]) for row in rows} == {
+        (0, "signal[0]"): (2, [1]), (1, "signal[0]"): (2, [0]), (0, "other[0]"): (1, [0]),
+    }  # fmt: skip
 
 
 def test_no_signals(traced, run_cli):
