@@ -5,7 +5,7 @@ with GPUSHMEM_SIM=1 this one lets numba.cuda run on the CPU engine (`gpushmem.si
 programs that never import gpushmem.
 
 A wheel that is built where the package's dependencies are installed, without isolation, has the
-engine's functions compiled (`gpushmem.engine`), and is for this version of Python.
+engine's functions compiled (`gpushmem.precompile`), and is for this version of Python.
 """
 
 import os
@@ -48,7 +48,7 @@ class BuildPy(Distribution().get_command_class("build_py")):
         if COMPILED and not self.editable_mode:
             folder = Path(self.build_lib).resolve()
             examples = sorted((HERE / "examples").glob("*.py"), key=lambda e: e.name != "ring.py")
-            command = [sys.executable, "-m", "gpushmem.engine", folder / "gpushmem/compiled"]
+            command = [sys.executable, "-m", "gpushmem.precompile", folder / "gpushmem/compiled"]
             environ = os.environ | {"PYTHONPATH": str(folder)}
             subprocess.run([*command, *examples], env=environ, cwd=folder, check=True)
 

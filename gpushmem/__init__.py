@@ -41,7 +41,7 @@ _HOME = {
     ),
     "gpushmem.backends.properties": ("Tuning",),
     "gpushmem.kernel": ("jit", "preload"),
-    "gpushmem.groups": ("comm_from", "process_group_from", "team_from"),
+    "gpushmem.communicators": ("comm_from", "process_group_from", "team_from"),
     "gpushmem.start.launch.spawn": ("spawn",),
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),
     "gpushmem.memory.stats": ("HeapStats",),

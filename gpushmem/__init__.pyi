@@ -26,7 +26,7 @@ from gpushmem.runtime import (
 )
 from gpushmem.backends.properties import Tuning as Tuning
 from gpushmem.kernel import jit as jit, preload as preload
-from gpushmem.groups import (
+from gpushmem.communicators import (
     comm_from as comm_from, process_group_from as process_group_from, team_from as team_from,
 )
 from gpushmem.start.launch.spawn import spawn as spawn

@@ -32,7 +32,7 @@ from gpushmem.job import forks
 from gpushmem.job.exit_notice import failed, interrupted, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
 from gpushmem.job.job import current as current_job
-from gpushmem.job.peers import Peers
+from gpushmem.job.ranks import Peers
 from gpushmem.memory.array import (
     Allocation,
     DeviceArray,

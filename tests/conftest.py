@@ -122,10 +122,10 @@ def loaded(request):
 @pytest.fixture(autouse=True, scope="session")
 def threads_of_xdist():
     """A worker of xdist has a thread that waits for orders: it moves nothing of a PE's."""
-    from gpushmem import parking
+    from gpushmem import waiting_threads
 
     others = {thread.ident for thread in threading.enumerate()} - {threading.main_thread().ident}
-    parking._helpers.update(others)
+    waiting_threads._helpers.update(others)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -54,7 +54,7 @@ def test_nothing_above_the_engine_needs_all_of_its_tests():
 
 def test_every_room_is_in_the_graph_and_below_the_public_names():
     assert all(names <= rooms().keys() for names in rooms().values())
-    assert {"simt/blocks", "backends", "native", "parking", "memory"} <= below(["gpushmem"])
+    assert {"simt/blocks", "backends", "native", "waiting_threads", "memory"} <= below(["gpushmem"])
 
 
 def test_what_differs_is_asked_of_git():

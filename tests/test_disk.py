@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from gpushmem import cache_files, store
+from gpushmem import cache_files, code_store
 from tests.conftest import PLAIN, ROOT
 
-NAME, OTHER = store.key("a"), store.key("b")
+NAME, OTHER = code_store.key("a"), code_store.key("b")
 DATA = bytes(range(256)) * 20
 
 
@@ -47,7 +47,7 @@ def test_what_is_kept_is_found(folder, capsys):
     cache_files.save(OTHER, b"")
     assert cache_files.load(NAME) == DATA
     assert cache_files.load(OTHER) == b""
-    assert cache_files.load(store.key("c")) is None
+    assert cache_files.load(code_store.key("c")) is None
     assert folder.stat().st_mode & 0o777 == 0o700
     assert capsys.readouterr().err == ""
 
@@ -224,7 +224,7 @@ def test_a_fifo_in_the_folder_holds_nobody_up(folder):
         os.utime(folder / name, (0, 0))  # the folder is to be pruned
 
     def build():
-        built = store.get_or_build(NAME, lambda: DATA, bytes, bytes)
+        built = code_store.get_or_build(NAME, lambda: DATA, bytes, bytes)
         assert built == DATA
         assert cache_files.save(OTHER, DATA)
 
@@ -232,7 +232,7 @@ def test_a_fifo_in_the_folder_holds_nobody_up(folder):
 
 
 def test_what_nobody_has_used_for_long_is_deleted_and_nothing_else(folder):
-    names = [store.key(k) for k in range(3)]
+    names = [code_store.key(k) for k in range(3)]
     for name in names:
         cache_files.save(name, DATA)
     for other in ("mine.txt", "writing-0123456789abcdef"):
@@ -249,7 +249,7 @@ def test_what_nobody_has_used_for_long_is_deleted_and_nothing_else(folder):
 
 def test_the_oldest_go_when_it_is_too_much(folder, monkeypatch):
     monkeypatch.setenv("GPUSHMEM_CACHE_SIZE", str(3 * (len(DATA) + 100)))
-    names = [store.key(k) for k in range(5)]
+    names = [code_store.key(k) for k in range(5)]
     for days, name in enumerate(names):
         cache_files.save(name, DATA)
         age(folder / name, 10 - days)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpushmem import progress, store
+from gpushmem import code_store, progress
 from tests.conftest import PLAIN, ROOT
 from tests.launch.test_local import within
 from tests.terminal import on_a_terminal
@@ -158,9 +158,9 @@ def test_who_asks_is_told_of_what_is_built_only(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
     told = []
     for name in ("a", "b", "a"):
-        with store.telling(lambda name=name: told.append(name)):
-            store.get_or_build(store.key("told", name), lambda: b"x", bytes, bytes)
-    store.get_or_build(store.key("told", "c"), lambda: b"x", bytes, bytes)
+        with code_store.telling(lambda name=name: told.append(name)):
+            code_store.get_or_build(code_store.key("told", name), lambda: b"x", bytes, bytes)
+    code_store.get_or_build(code_store.key("told", "c"), lambda: b"x", bytes, bytes)
     assert told == ["a", "b"]
 
 

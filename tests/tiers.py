@@ -24,7 +24,7 @@ SLOW = {
         "test_hosts_that_make_no_sense": "options0",
         "test_hosts_without_mpirun_says_what_to_install": "",
     },
-    "bootstrap/test_peers.py": {
+    "bootstrap/test_ranks.py": {
         "test_pe_0_that_does_not_come": "",
         "test_pe_0_that_gives_nothing": "",
         "test_mpirun_on_two_machines": "",
@@ -749,7 +749,7 @@ SLOW = {
     "test_project.py": {
         "test_importing_loads_no_more_than_it_must": "import",
     },
-    "test_store.py": {
+    "test_code_store.py": {
         "test_a_second_run_compiles_nothing": "",
     },
     "test_tutorial.py": {

@@ -29,11 +29,11 @@ from numba import cuda
 from numba.core.types import Type
 from numba.cuda.dispatcher import CUDADispatcher
 
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.artifacts.compiler_choice import is_dispatcher
-from gpushmem.artifacts.extensions import extensions
 from gpushmem.artifacts.global_arrays import named
-from gpushmem.artifacts.mlir_names import ROOT, is_theirs, twin
+from gpushmem.artifacts.mlir_aliases import ROOT, is_theirs, twin
+from gpushmem.artifacts.numba_extensions import extensions
 from gpushmem.artifacts.toolchain import toolchain
 from gpushmem.source_lines import is_users
 
@@ -107,7 +107,7 @@ def name_of(key: bytes) -> tuple[str, bool]:
     They cannot if something that is not in the key may be different then.
     """
     known = extensions()
-    return store.key("kernel", key, known), known is not None
+    return code_store.key("kernel", key, known), known is not None
 
 
 @singledispatch

@@ -47,8 +47,8 @@ OPTIONS = (
 # Parts of the package that compiled code does not depend on: nothing that makes code imports them.
 # Ready kernels are users' code, described by what they are made of.
 ABOVE = {
-    "cli", "doctor", "engine.py", "explain", "help", "kernels", "notebook.py", "pytest_plugin.py",
-    "start", "torch",
+    "cli", "doctor", "precompile.py", "explain", "help", "kernels", "notebook.py",
+    "pytest_plugin.py", "start", "torch",
 }  # fmt: skip
 
 

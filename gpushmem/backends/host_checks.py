@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.backends.faults import (
+from gpushmem.backends.operation_errors import (
     BAD_COMPARISON,
     BAD_PE,
     BAD_ROOT,

@@ -3,8 +3,8 @@
 Kernels and the host append to the same file, which is memory that they share, so nothing is lost
 when the PE is killed. `stamp` numbers the events of all PEs: one that another depends on has the
 smaller number. A run of plain loads and stores has the stamp of its first access; between which
-events of their threads the others took place, the `clock` tells (`recording`). A run of loads has
-the number that is next: it begins before all that write with this stamp or a larger one.
+events of their threads the others took place, the `clock` tells (`instrumentation`). A run of loads
+has the number that is next: it begins before all that write with this stamp or a larger one.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ REFUSED = 3
 class Log:
     """The log of the calling PE.
 
-    `add` and `reserve` are `recording`'s, which kernels that write to it use, too.
+    `add` and `reserve` are `instrumentation`'s, which kernels that write to it use, too.
     """
 
     def __init__(

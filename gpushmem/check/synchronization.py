@@ -13,7 +13,7 @@ from gpushmem.check.accesses import SHARED_MEMORY, other_pe
 from gpushmem.check.calls import Call
 from gpushmem.check.conditions import CHANGES, Write
 from gpushmem.check.pe_memory import Pe
-from gpushmem.check.signal_writes import Heard, Replaced, Word
+from gpushmem.check.reads_from import Heard, Replaced, Word
 from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES

@@ -24,13 +24,13 @@ def command(context: click.Context) -> None:
     GPUSHMEM_CACHE_DIR sets the folder, GPUSHMEM_CACHE_SIZE the limit. GPUSHMEM_CACHE=0 keeps
     nothing.
     """
-    from gpushmem import settings, store  # noqa: PLC0415  (not for --help)
+    from gpushmem import code_store, settings  # noqa: PLC0415  (not for --help)
 
     if context.invoked_subcommand is None:
-        entries, nbytes = _tried(store.contents)
+        entries, nbytes = _tried(code_store.contents)
         limit = _tried(lambda: settings.get("GPUSHMEM_CACHE_SIZE"))
         rows = [
-            ("folder", str(store.folder())),
+            ("folder", str(code_store.folder())),
             ("entries", str(entries)),
             ("bytes", f"{nbytes} ({format_size(nbytes)})"),
             ("limit", f"{limit} ({format_size(limit)})"),
@@ -41,10 +41,10 @@ def command(context: click.Context) -> None:
 @command.command("clear", short_help="Delete all compiled code.")
 def clear() -> None:
     """Delete all compiled code. Programs that run keep what they have loaded."""
-    from gpushmem import store  # noqa: PLC0415
+    from gpushmem import code_store  # noqa: PLC0415
 
-    entries, nbytes = _tried(store.clear)
-    click.echo(f"deleted {entries} entries, {format_size(nbytes)}, from {store.folder()}")
+    entries, nbytes = _tried(code_store.clear)
+    click.echo(f"deleted {entries} entries, {format_size(nbytes)}, from {code_store.folder()}")
 
 
 def _tried(call: Callable[[], T]) -> T:

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from gpushmem import settings, store
+from gpushmem import code_store, settings
 from gpushmem.backends import registry, selection
 from gpushmem.cli.exit_codes import leave, show
 from gpushmem.cli.help_layout import Command
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import compiling
-from gpushmem.start.launch import handover
+from gpushmem.start.launch import multi_host
 from gpushmem.start.launch.program import Program
 
 __all__ = ["command"]
@@ -250,7 +250,9 @@ def command(
             "GPUSHMEM_TIMEOUT": timeout,
         }
         words = [sys.executable, *(("-m", module) if module else ()), *args]
-        _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
+        _usage(
+            lambda: multi_host.hand_over(multi_host.parse(hosts, n_pes), words, asked, tag_output)
+        )
     n_pes = n_pes or 1
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
@@ -340,12 +342,12 @@ def _preload(backend: str, n_pes: int) -> bool:
     from gpushmem.start.launch import local  # noqa: PLC0415  (see `command`)
 
     if registry.about(backend).warm_up is not None:
-        from gpushmem import engine  # noqa: PLC0415  (heavy)
+        from gpushmem import precompile  # noqa: PLC0415  (heavy)
 
-        engine.beside()
+        precompile.beside()
     with ExitStack() as told:
         told.enter_context(
-            store.telling(lambda: told.enter_context(compiling("what kernels need")))
+            code_store.telling(lambda: told.enter_context(compiling("what kernels need")))
         )
         return local.preload(backend, n_pes)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations.access import as_world
-from gpushmem.backends.faults import CUT
+from gpushmem.backends.operation_errors import CUT
 from gpushmem.native.memory import compare_swap_word, load_acquire, store_release
 from gpushmem.simt.functions import outlined
 from gpushmem.simt.thread import fail_if, site_word, user_word

@@ -14,7 +14,7 @@ looked at its conditions once more after it; so nobody will ever move. Threads t
 wait has a timeout, may move at any time: such a PE is not still. Nor is one with Python threads
 that are not known to wait.
 
-*What moves without a thread of Python's* (`progress_sources`). A signal's handler runs in the main
+*What moves without a thread of Python's* (`wakeup_sources`). A signal's handler runs in the main
 thread, on top of whatever that waits in. While it runs, the thread's innermost frame is not the one
 that parked, or one that only waits for it: the thread is not at rest, and the PE not still. It may
 begin after we have looked, though, and end before we look again. But it begins only after its
@@ -52,15 +52,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpushmem import settings
-from gpushmem.diagnosis import progress_sources
+from gpushmem.diagnosis import wakeup_sources
 from gpushmem.diagnosis.host_polling import Asking
 from gpushmem.diagnosis.pe_state import Accountant
 from gpushmem.diagnosis.report import gone, report
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.descriptors import above_standard
 from gpushmem.job.job import Job
-from gpushmem.parking import Parked, help_others, hosts, moves, parked, restless
 from gpushmem.simt.waits import running
+from gpushmem.waiting_threads import Parked, help_others, hosts, moves, parked, restless
 
 __all__ = ["Watch"]
 
@@ -331,7 +331,7 @@ class Stillness:
         if main is None or not running() <= turns.launches or any(w.ready() for w in waits):
             quiet = None
         elif main in waits or self.blocked:
-            others = None if progress_sources.alarmed() else progress_sources.others(restless())
+            others = None if wakeup_sources.alarmed() else wakeup_sources.others(restless())
             if others is None and self.blocked:
                 quiet = None  # who is to release the lock may be computing
             elif others is not None and not any(word["timed"] for _, word in words):
@@ -355,7 +355,7 @@ class Stillness:
         """What the main thread waits in; None if it does not."""
         ident = threading.main_thread().ident or 0
         known = parked.get(ident) or self._asking.waits().get(ident)
-        switches = None if known else progress_sources.blocked(ident)
+        switches = None if known else wakeup_sources.blocked(ident)
         if switches is None:
             self.blocked = None
         elif self.blocked is None or switches != self._switches:

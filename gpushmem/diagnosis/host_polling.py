@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.ops import Op
-from gpushmem.parking import Parked, parked
+from gpushmem.waiting_threads import Parked, parked
 
 __all__ = ["Asking"]
 

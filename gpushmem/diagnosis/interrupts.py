@@ -11,7 +11,7 @@ from typing import Any
 from gpushmem.diagnosis.pe_state import Accountant
 from gpushmem.diagnosis.report import report
 from gpushmem.job.board import Board
-from gpushmem.parking import hosts
+from gpushmem.waiting_threads import hosts
 
 __all__ = ["Interrupts"]
 

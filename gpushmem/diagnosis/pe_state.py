@@ -24,10 +24,10 @@ from gpushmem.diagnosis.journal import Journal
 from gpushmem.job.job import Job
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.ops.row import ON_THE_HOST
-from gpushmem.parking import Parked, acts_for, hosts, parked
 from gpushmem.simt.layout import GROUP
 from gpushmem.simt.waits import LANE_MEETING, MEETING, POLLING, Wait, running, unstarted, waits
 from gpushmem.source_lines import line_at, line_of, user_frame
+from gpushmem.waiting_threads import Parked, acts_for, hosts, parked
 
 __all__ = ["CALL", "MEMBER", "Accountant", "Waiting"]
 

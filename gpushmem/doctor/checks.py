@@ -6,7 +6,7 @@ import sys
 
 from gpushmem.doctor import fabric, gpu, limits, startup
 from gpushmem.doctor.check import MADE, Check, Row, warning
-from gpushmem.doctor.gpus import gpus
+from gpushmem.doctor.gpu_inventory import gpus
 from gpushmem.doctor.system import System
 
 __all__ = ["CHECKS", "run", "summary"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpushmem.doctor import nvshmem
 from gpushmem.doctor.check import ENV, INSTALL, NO_GPU, Finding, check, na, ok, problem, warning
-from gpushmem.doctor.gpus import driver_version
+from gpushmem.doctor.gpu_inventory import driver_version
 from gpushmem.doctor.network import ROCE_HEADERS, ROCE_MTUS, Port, ports
 from gpushmem.doctor.software import library
 from gpushmem.doctor.system import System

@@ -12,7 +12,7 @@ from gpushmem import settings
 from gpushmem.backends import registry
 from gpushmem.backends.properties import About
 from gpushmem.doctor.check import NO_GPU
-from gpushmem.doctor.gpus import driver_version, gpus
+from gpushmem.doctor.gpu_inventory import driver_version, gpus
 from gpushmem.doctor.limits import PLATFORM, SHM
 from gpushmem.doctor.machine import cores, limit, memory
 from gpushmem.doctor.network import interfaces, ports

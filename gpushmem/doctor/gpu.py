@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpushmem.doctor.check import FAQ, NO_GPU, Finding, check, na, ok, problem, warning
-from gpushmem.doctor.gpus import driver_version, gpus, pci_gpus, visible
+from gpushmem.doctor.gpu_inventory import driver_version, gpus, pci_gpus, visible
 from gpushmem.doctor.software import DRIVER_FOR_CUDA, cuda_packages
 from gpushmem.doctor.system import System
 

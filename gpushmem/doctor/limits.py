@@ -12,7 +12,7 @@ import gpushmem
 from gpushmem import settings
 from gpushmem.doctor import nvshmem
 from gpushmem.doctor.check import ENV, NO_GPU, Finding, check, na, ok, problem, warning
-from gpushmem.doctor.gpus import gpus
+from gpushmem.doctor.gpu_inventory import gpus
 from gpushmem.doctor.machine import cgroup_value, cores, kernel, left_behind, limit, memory
 from gpushmem.doctor.system import PROBES, System
 from gpushmem.errors import ArgumentError

@@ -20,7 +20,7 @@ from gpushmem.doctor.check import (
     problem,
     warning,
 )
-from gpushmem.doctor.gpus import driver_version, gpus
+from gpushmem.doctor.gpu_inventory import driver_version, gpus
 from gpushmem.doctor.network import bootstrap_interface, interfaces
 from gpushmem.doctor.software import (
     header_version,

@@ -13,7 +13,7 @@ from numba.core import config
 from numba.core.codegen import JITCPUCodegen, get_host_cpu_features
 from numba.core.compiler_lock import global_compiler_lock
 
-from gpushmem import settings, store
+from gpushmem import code_store, settings
 from gpushmem.artifacts.toolchain import engine
 from gpushmem.gc_control import seldom_collected
 from gpushmem.native.internal import module_of
@@ -57,7 +57,9 @@ def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFun
     Numba's CPU target, which takes half a second to start.
     """
     where = function.__module__, function.__qualname__, str(signature), *more
-    name = store.key("c_function", where, _codegen().magic_tuple(), engine()) + store.ENGINE
+    name = (
+        code_store.key("c_function", where, _codegen().magic_tuple(), engine()) + code_store.ENGINE
+    )
 
     def build() -> CFunction:
         entry = f"{function.__qualname__}.{name}"
@@ -73,7 +75,7 @@ def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFun
 
     # Compiling a kernel holds the lock, and may need this function.
     with global_compiler_lock, seldom_collected():
-        return store.get_or_build(name, build, CFunction.dump, CFunction.load)
+        return code_store.get_or_build(name, build, CFunction.dump, CFunction.load)
 
 
 # Processors that C functions are compiled for, the best first, and what the best needs.

@@ -5,7 +5,7 @@ meaning, `adopt` lets objects of a class stand for the functions they have, `sup
 functions of other libraries their addresses, and `sharers` say which memory others may write to.
 """
 
-from gpushmem.simt.base.embedding import Embedder, embed
+from gpushmem.simt.base.embedder import Embedder, embed
 from gpushmem.simt.base.external_functions import suppliers
 from gpushmem.simt.compiler.target import adopt, bind
 from gpushmem.simt.run.verify import sharers

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from gpushmem.errors import ShmemError, WaitTimeout
-from gpushmem.parking import TURN, Parked, acts_for, block_signals
 from gpushmem.source_lines import user_place
+from gpushmem.waiting_threads import TURN, Parked, acts_for, block_signals
 
 __all__ = ["Call", "Queue", "Together", "Work", "failure"]
 

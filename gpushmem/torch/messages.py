@@ -11,8 +11,8 @@ import numpy as np
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.messages import Letter, Mailbox
 from gpushmem.errors import ShmemError
-from gpushmem.parking import Parked, block_signals
 from gpushmem.torch.async_work import Work, failure
+from gpushmem.waiting_threads import Parked, block_signals
 
 __all__ = ["Messages"]
 

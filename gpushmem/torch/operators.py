@@ -48,8 +48,8 @@ from gpushmem.kernels import (
 )
 from gpushmem.memory.tensors import dtype_name
 from gpushmem.torch import experts as by_all_to_all
+from gpushmem.torch.custom_operators import Operator, register
 from gpushmem.torch.plans import Plans, group_size, name_of, plans_of, reserve
-from gpushmem.torch.registration import Operator, register
 
 __all__ = ["OPERATORS", "Operator", "gathered", "reserve", "scattered"]
 

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpushmem import runtime
+from gpushmem.communicators import team_from
 from gpushmem.errors import ArgumentError, HeapExhausted
-from gpushmem.groups import team_from
 from gpushmem.kernels import Arena, Plan
 from gpushmem.memory.array import DeviceArray
 from gpushmem.memory.validation import dtype_of

@@ -13,7 +13,7 @@ import traceback
 import pytest
 
 from gpushmem.job import job as jobs
-from gpushmem.job import peers
+from gpushmem.job import ranks
 from gpushmem.start import bootstrap
 
 FOREIGN = ("GPUSHMEM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
@@ -55,7 +55,7 @@ class Process:
         os.environ.clear()
         os.environ.update({**kept, "GPUSHMEM_BOOTSTRAP_TIMEOUT": "20", **env})
         jobs.adopt(None)
-        peers.adopt(None)
+        ranks.adopt(None)
         atexit._clear()
         try:
             value = body()

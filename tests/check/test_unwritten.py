@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpushmem.check import happens_before, log, uninitialized
-from gpushmem.check.recording import KIND_OF
+from gpushmem.check.instrumentation import KIND_OF
 from gpushmem.ops import CMP_GE
 from gpushmem.simt.compiler.observer import STORE
 from tests.check.programs import program

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpushmem.check.conditions import BITWISE, HOLDS, Write, some_without
-from gpushmem.check.signal_writes import Word
+from gpushmem.check.reads_from import Word
 from gpushmem.check.vector_clock import CALLED, DONE, Bit, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE
 

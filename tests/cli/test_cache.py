@@ -1,17 +1,17 @@
 """`gpushmem cache`: what is kept, and clearing it."""
 
-from gpushmem import store
+from gpushmem import code_store
 
 
 def test_it_is_shown_and_cleared(run_cli, tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(folder))
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
     env = {"GPUSHMEM_CACHE_DIR": str(folder), "GPUSHMEM_CACHE_SIZE": "3M"}
     shown = f"folder   {folder}\nentries  0\nbytes    0 (0 bytes)\nlimit    3145728 (3 MiB)\n"
     assert run_cli("cache", env=env, code=0).stdout == shown
     for k in range(2):
-        store.get_or_build(store.key(k), lambda: bytes(1000), bytes, bytes)
+        code_store.get_or_build(code_store.key(k), lambda: bytes(1000), bytes, bytes)
     (folder / "mine.txt").write_text("not ours")
     nbytes = 2 * (1000 + 43)
     lines = run_cli("cache", env=env, code=0).stdout.splitlines()

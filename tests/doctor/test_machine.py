@@ -4,7 +4,7 @@ import pytest
 
 from gpushmem.doctor import software
 from gpushmem.doctor.facts import KEYS, collect, plain
-from gpushmem.doctor.gpus import driver_version, gpus, visible
+from gpushmem.doctor.gpu_inventory import driver_version, gpus, visible
 from gpushmem.doctor.machine import cores, kernel, limit, memory, numbers
 from gpushmem.doctor.network import bootstrap_interface, interfaces, ports
 from gpushmem.doctor.system import System

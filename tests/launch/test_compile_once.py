@@ -13,7 +13,7 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.simt.grid import entry as entries
@@ -26,7 +26,7 @@ from gpushmem.simt.run.waits import waits
 def nothing_kept(monkeypatch, tmp_path):
     """What other runs have compiled is not to be found."""
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
 
 
 class Builds(list):

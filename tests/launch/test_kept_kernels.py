@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import gpushmem as shmem
-from gpushmem import store
-from gpushmem.artifacts.extensions import extensions
+from gpushmem import code_store
+from gpushmem.artifacts.numba_extensions import extensions
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from tests.conftest import PLAIN, ROOT
 from tests.launch.test_compile_once import Builds, run
@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
     """A folder for compiled code of each test's own, for what earlier tests have left in none."""
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(HostCalls, "_kernels", {})
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
     return tmp_path / "cache"
 
 

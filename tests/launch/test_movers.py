@@ -17,7 +17,7 @@ from numba import cfunc, types
 import gpushmem as shmem
 from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.backends.cpu.sync.world import LINE_OF, TEAM
-from gpushmem.diagnosis import progress_sources
+from gpushmem.diagnosis import wakeup_sources
 from gpushmem.diagnosis.host_polling import Asking
 from gpushmem.ops import OPS
 from tests.launch.test_deadlocks import has
@@ -126,7 +126,7 @@ def test_native_threads_that_wait_for_others_hide_no_deadlock(deadlock):
         start_native(C.pause)
         shmem.init()
         time.sleep(0.3)
-        assert progress_sources.others(set())
+        assert wakeup_sources.others(set())
         shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
 
     has(deadlock(2, body), "PEs 0, 1: host, in signal_wait_until")
@@ -185,16 +185,16 @@ def test_who_waits_for_a_thread_that_computes_makes_progress(run_pes, monkeypatc
 
 def test_timers_and_signals_on_their_way_are_seen(run_pes):
     def body():
-        assert not progress_sources.alarmed()
-        for timer in progress_sources.TIMERS:
+        assert not wakeup_sources.alarmed()
+        for timer in wakeup_sources.TIMERS:
             signal.setitimer(timer, 1000)
-            assert progress_sources.alarmed()
+            assert wakeup_sources.alarmed()
             signal.setitimer(timer, 0)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert not progress_sources.alarmed()  # nobody will hear of it
+        assert not wakeup_sources.alarmed()  # nobody will hear of it
         set_posix_timer()
-        assert progress_sources.alarmed()
+        assert wakeup_sources.alarmed()
         return True
 
     assert run_pes(body, 1) == [True]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import gpushmem as shmem
-from gpushmem.job import peers
+from gpushmem.job import ranks
 from tests.nvshmem.emulation import pes
 
 HEAP = 1 << 20
@@ -26,7 +26,7 @@ if os.environ.get("EMULATION_LIBCUDA"):  # in the process that PEs are forked fr
     from gpushmem.backends.nvshmem.compile import compiler  # noqa: F401
 
 
-class Forked(peers.Peers):
+class Forked(ranks.Peers):
     """The other PEs of a job that `pes` has forked."""
 
     def __init__(self):
@@ -51,7 +51,7 @@ class Forked(peers.Peers):
 
 def meet():
     """Make this process a PE of the job that it was forked for: `init` finds the others then."""
-    peers.adopt(Forked())
+    ranks.adopt(Forked())
     return pes.uid()[1:]
 
 

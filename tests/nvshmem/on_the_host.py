@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from gpushmem.backends.nvshmem.trace import recording
+from gpushmem.backends.nvshmem.trace import instrumentation
 
 MACHINE = """
 #define __device__
@@ -37,7 +37,7 @@ class Three(ctypes.Structure):
 def library():
     """The functions, which take and return 64-bit integers."""
     folder = Path(mkdtemp(prefix="gpushmem-trace-"))
-    source = recording.SOURCE.replace(recording.MACHINE, MACHINE)
+    source = instrumentation.SOURCE.replace(instrumentation.MACHINE, MACHINE)
     assert source.count("here(at)") == 5
     assert "asm" not in source
     (folder / "events.cpp").write_text(source)
@@ -45,7 +45,7 @@ def library():
     command = ["g++", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", made]
     subprocess.run([*command, folder / "events.cpp"], check=True)
     found = ctypes.CDLL(str(made))
-    for name, kind in recording.FUNCTIONS.items():
+    for name, kind in instrumentation.FUNCTIONS.items():
         function = getattr(found, f"gpushmem_trace_{name}")
         function.argtypes = [{32: ctypes.c_int, 64: ctypes.c_int64}[a.width] for a in kind.args]
         function.restype = None if str(kind.return_type) == "void" else ctypes.c_int64
@@ -54,7 +54,7 @@ def library():
 
 def place(ring, shift=0, **words):
     """Where the ring is; and what threads see: `now`, `grid`."""
-    ctypes.c_int64.in_dll(library(), recording.GLOBAL).value = ring
+    ctypes.c_int64.in_dll(library(), instrumentation.GLOBAL).value = ring
     for name, value in {"shift": shift, **words}.items():
         ctypes.c_int64.in_dll(library(), name).value = value
 

@@ -10,7 +10,7 @@ from numba import cuda, types
 from numba.cuda.typing.typeof import typeof
 
 import gpushmem as shmem
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.compile import aot, compiler, shims
 from gpushmem.backends.nvshmem.operations import device_calls, multimem
@@ -172,12 +172,12 @@ def test_device_functions_of_both_kinds(linked):
     ("arch", "count"), [pytest.param("sm_80", 0, marks=pytest.mark.sweep), ("sm_90", 1)]
 )
 def test_a_multicast_store_is_one_instruction_where_there_is_one(linked, arch, count):
-    def store(array, team, value, i):
+    def code_store(array, team, value, i):
         copies = shmem.multicast_array(array, team)
         copies[i] = value
 
     argtypes = (F32, types.int64, types.float32, types.int64)
-    ptx = linked(store, argtypes, compiler.Arch.of(arch), "ptx").code.decode(errors="replace")
+    ptx = linked(code_store, argtypes, compiler.Arch.of(arch), "ptx").code.decode(errors="replace")
     assert ptx.count("multimem.st.relaxed.sys.global.u32") == count
 
 
@@ -239,7 +239,7 @@ def test_kernels_share_the_object_that_has_all_but_reductions(tmp_path, monkeypa
     """Its cost is NVSHMEM's headers: it must be made once, not once a kernel."""
     made = []
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
     monkeypatch.setattr(shims, "_compile", lambda source, *_: made.append(source) or b"code")
 
     def needs(name, dtype="int32", which=None):

@@ -11,7 +11,7 @@ import numba_cuda_mlir.cuda
 from numba import types
 
 import gpushmem as shmem
-from gpushmem.artifacts import compiler_choice, fingerprint, mlir_names
+from gpushmem.artifacts import compiler_choice, fingerprint, mlir_aliases
 from gpushmem.artifacts.argument_packing import pack, parameters, words_of
 from gpushmem.artifacts.compile_errors import KernelTypingError
 from gpushmem.backends.nvshmem import versions
@@ -58,7 +58,7 @@ def test_a_kernel_is_translated_with_its_device_functions():
     named = compiler_choice.mentioned(other)
     assert named["cuda"] is numba_cuda_mlir.cuda
     assert named["shmem"] is shmem
-    assert mlir_names.is_theirs(named["double"])
+    assert mlir_aliases.is_theirs(named["double"])
     assert compiler_choice.written_for(other) == "numba-cuda-mlir"
     assert compiler_choice.translated(plain, "numba-cuda-mlir") is plain
 

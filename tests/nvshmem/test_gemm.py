@@ -11,7 +11,7 @@ from numba import cuda, types
 from numba.core.errors import NumbaError
 
 import gpushmem as shmem
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.compile import compiler
 from gpushmem.backends.nvshmem.operations import gemm, mathdx
@@ -270,7 +270,7 @@ def test_two_dtypes_in_one_kernel(wanted):
 def test_products_are_kept_apart_from_the_source(tmp_path, monkeypatch):
     """Half a minute: not once more for each change of this package."""
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
     asked = []
     monkeypatch.setattr(mathdx, "_make", lambda product, arch: asked.append(product) or b"code")
     monkeypatch.setattr(versions, "compilers", lambda: pytest.fail("has the source's digest"))

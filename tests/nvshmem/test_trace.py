@@ -22,7 +22,7 @@ from numba.cuda import types
 import gpushmem as shmem
 from gpushmem.backends.nvshmem.compile import aot, compiler, numba_cuda
 from gpushmem.backends.nvshmem.operations import lowering
-from gpushmem.backends.nvshmem.trace import recording
+from gpushmem.backends.nvshmem.trace import instrumentation
 from gpushmem.backends.nvshmem.trace.drain import AT, Drain, Meaning, new_header
 from gpushmem.ops import OPS
 from gpushmem.trace import load
@@ -162,7 +162,7 @@ def _llvm(traced):
              "    shmem.atomic_add(dst, 1, pe)"]  # fmt: skip
     exec("\n".join(lines), scope)
     lowering.install()
-    with numba_cuda._compiling_for(SM_90), recording.compiling(traced):
+    with numba_cuda._compiling_for(SM_90), instrumentation.compiling(traced):
         made = numba_cuda._library(scope["kernel"], SHIFT, {}, (9, 0, ""), traced)
     text = "\n".join(made.llvm_strs)
     kinds = [part.kind for part in numba_cuda._other_parts(made, "sm_90")]
@@ -199,9 +199,11 @@ def _events_of(names):
         which, dtype, timeout = kernels.forms(op)[-1]
         function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
         lowering.install()
-        with numba_cuda._compiling_for(SM_90), recording.compiling(True):
+        with numba_cuda._compiling_for(SM_90), instrumentation.compiling(True):
             made = numba_cuda._library(function, argtypes, {}, (9, 0, ""), True)
-        calls = [call for text in made.llvm_strs for call, _ in recording.CALLED.findall(text)]
+        calls = [
+            call for text in made.llvm_strs for call, _ in instrumentation.CALLED.findall(text)
+        ]
         found[name] = {what: calls.count(what) for what in ("note", "open")}
     return found
 
@@ -430,7 +432,7 @@ def test_the_newest_are_kept_and_others_counted(tmp_path, new, most):
 
 
 def test_of_many_blocks_some_record(traced):
-    blocks = 5 * recording.MOST_BLOCKS - 3
+    blocks = 5 * instrumentation.MOST_BLOCKS - 3
     numbers = [k for k in range(40) if block(100 + k, k, blocks=blocks) >= 0]
     assert numbers == list(range(0, 40, 5))
     kernel = traced.look(idle=True)[0]

@@ -11,8 +11,8 @@ from numba.cuda import types
 import gpushmem as shmem
 from gpushmem.backends.cpu import lowering
 from gpushmem.backends.cpu.operations import hook
-from gpushmem.backends.kernel_calls import Operation
-from gpushmem.diagnosis.recording import written
+from gpushmem.backends.operation_calls import Operation
+from gpushmem.diagnosis.instrumentation import written
 from gpushmem.ops import OPS
 from gpushmem.ops.row import READS
 from gpushmem.simt.compiler import target

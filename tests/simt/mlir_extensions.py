@@ -7,9 +7,9 @@ import numba.cuda
 import numpy as np
 import pytest
 
-from gpushmem.artifacts import extensions
+from gpushmem.artifacts import numba_extensions
 from gpushmem.artifacts.compile_errors import KernelTypingError
-from gpushmem.artifacts.mlir_names import theirs_of, type_twin
+from gpushmem.artifacts.mlir_aliases import theirs_of, type_twin
 from tests.simt.conftest import launch
 
 pytest.importorskip("numba_cuda_mlir")
@@ -154,7 +154,7 @@ def test_types_go_there_and_back():
 
 
 def test_kernels_are_not_kept_for_other_runs_unless_the_extensions_are_installed(monkeypatch):
-    assert extensions.extensions() is None
-    monkeypatch.setattr(extensions, "INSTALLED", {Path(__file__).parent.name})
-    known = extensions._extensions.__wrapped__(frozenset(extensions._names))
+    assert numba_extensions.extensions() is None
+    monkeypatch.setattr(numba_extensions, "INSTALLED", {Path(__file__).parent.name})
+    known = numba_extensions._extensions.__wrapped__(frozenset(numba_extensions._names))
     assert sha256(Path(__file__).read_bytes()).hexdigest() in known

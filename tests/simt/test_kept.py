@@ -9,7 +9,7 @@ from numba import cuda
 from numba.cuda import types
 
 import gpushmem as shmem
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.simt.compiler import cached_functions, target
 from gpushmem.simt.compiler.cached_functions import KeptDispatcher
 from gpushmem.simt.grid import entry
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cpu_backend
 def nothing_kept(monkeypatch, tmp_path):
     """What other runs have compiled is not to be found."""
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
 
 
 def compiled_here(do):

@@ -9,7 +9,7 @@ import pytest
 from numba.cuda.core.errors import NumbaRuntimeError
 
 from gpushmem.artifacts.compile_errors import KernelTypingError
-from gpushmem.artifacts.mlir_names import twin, type_twin
+from gpushmem.artifacts.mlir_aliases import twin, type_twin
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.numba_cuda import patch_numba_cuda
 from tests.simt.conftest import launch

@@ -15,7 +15,7 @@ from numba import cuda
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import KernelError
-from gpushmem.simt.base.embedding import Embedder, embed
+from gpushmem.simt.base.embedder import Embedder, embed
 from gpushmem.simt.run import cores, queue
 from gpushmem.simt.run.graph import captured
 from gpushmem.simt.run.kernel import Kernel, running

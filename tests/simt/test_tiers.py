@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba.cuda import types
 
-from gpushmem import background, cache_files, store
+from gpushmem import background, cache_files, code_store
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import kernel_cache
@@ -30,7 +30,7 @@ def scaled(a):
 def auto(monkeypatch, tmp_path):
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GPUSHMEM_TIER", "auto")
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
     monkeypatch.setattr("gpushmem.simt.run.kernel.PATIENCE", 0.1)
     monkeypatch.setattr(kernel_cache, "NICE", 0)  # other workers would hold it up for a minute
 
@@ -70,7 +70,7 @@ def test_a_launch_a_while_later_has_it_optimised_and_a_later_one_takes_that():
 def test_settings_choose_one(monkeypatch):
     for tier, quick in (("full", False), ("fast", True)):
         monkeypatch.setenv("GPUSHMEM_TIER", tier)
-        monkeypatch.setattr(store, "_objects", {})
+        monkeypatch.setattr(code_store, "_objects", {})
         scale = kernel()
         assert [launch(scale, np.ones(1)).quick for _ in range(3)] == [quick] * 3
     monkeypatch.setenv("GPUSHMEM_TIER", "auto")
@@ -85,14 +85,14 @@ def test_a_global_that_changes_meanwhile_is_not_in_what_is_kept(monkeypatch):
         launch(scale, a)
         time.sleep(0.01)
     assert a[0] == 4.0**31
-    quick = store.key(
+    quick = code_store.key(
         "quick", kernel_cache.name_for(scaled, (types.Array(types.float64, 1, "C"),), {})[0]
     )
     assert not cache_files.has(quick)  # its name is of the new value
     records = [
         name for name in os.listdir(cache_files.folder()) if cache_files.RECORD.fullmatch(name)
     ]
-    assert len([name for name in records if not name.endswith(store.ENGINE)]) == 1
+    assert len([name for name in records if not name.endswith(code_store.ENGINE)]) == 1
 
 
 def test_what_cannot_be_kept_is_optimised_at_once(monkeypatch):
@@ -104,7 +104,7 @@ def test_a_kernel_that_earlier_jobs_have_launched_once_each_is_optimised(monkeyp
     launch(kernel(), np.ones(1))
     for name in os.listdir(cache_files.folder()):
         os.utime(cache_files.folder() / name, (1, time.time() - 2 * kernel_cache.AGE))
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
     monkeypatch.setattr(cache_files, "MINUTE", np.inf)  # reading it does not make it new
     assert launch(kernel(), np.ones(1)).overdue
     limit = time.monotonic() + 60
@@ -202,11 +202,11 @@ def test_where_no_process_can_be_made_nothing_is_done(monkeypatch):
 
 def test_records_that_came_with_the_package_are_taken_and_others_built(monkeypatch, tmp_path):
     monkeypatch.setattr(cache_files, "SHIPPED", tmp_path)
-    name = store.key("a function") + store.ENGINE
+    name = code_store.key("a function") + code_store.ENGINE
 
     def found():
-        monkeypatch.setattr(store, "_objects", {})
-        return store.get_or_build(name, lambda: "built", pickle.dumps, pickle.loads, keep=True)
+        monkeypatch.setattr(code_store, "_objects", {})
+        return code_store.get_or_build(name, lambda: "built", pickle.dumps, pickle.loads, keep=True)
 
     path, whole = (
         tmp_path / name,

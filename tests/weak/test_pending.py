@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushmem.artifacts.argument_packing import address_of
-from gpushmem.backends.cpu.operations.updates import SET
+from gpushmem.backends.cpu.operations.dynamic_updates import SET
 from gpushmem.backends.cpu.weak.pending import (
     DEFAULT_QPS,
     OF_KERNELS,

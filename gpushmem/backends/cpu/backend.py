@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpushmem import settings, store
+from gpushmem import code_store, settings
 from gpushmem.arguments import integer
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.artifacts.global_arrays import places
@@ -18,9 +18,10 @@ from gpushmem.artifacts.launch_shape import PRIORITIES, carveout, shape_of
 from gpushmem.backends import page_sharing
 from gpushmem.backends.base import Config, DeviceFunction, Shape
 from gpushmem.backends.cpu import lowering
-from gpushmem.backends.cpu.checked import recorder
+from gpushmem.backends.cpu.host_checking import recorder
+from gpushmem.backends.cpu.host_operations import Inline
+from gpushmem.backends.cpu.host_tracing import tracer
 from gpushmem.backends.cpu.hostcalls import HostCalls
-from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.observers import observe_kernels
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.operations.access import NAMING, explain
@@ -29,13 +30,12 @@ from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
 from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.cpu.traced import tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
-from gpushmem.backends.faults import ENDED, no_stream
+from gpushmem.backends.event_readers import Readers
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.host_checks import check_buffer
 from gpushmem.backends.hostcalls import no_modules
-from gpushmem.backends.readers import Readers
+from gpushmem.backends.operation_errors import ENDED, no_stream
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.deadlock_detection import Late, Watch
 from gpushmem.diagnosis.host_polling import Asking
@@ -88,7 +88,7 @@ class CpuBackend:
         assert job is not None  # see `runtime`
         self.install(job.n_nodes)
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
-        store.speak(job.my_pe == 0)
+        code_store.speak(job.my_pe == 0)
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes, self._more_bytes(job))
         self._recorder, self._weak = recorder(self.world), weak_memory(self.world)
@@ -222,7 +222,7 @@ class CpuBackend:
         self._watch.stop()
         self._readers.close()
         self._interrupts.restore()
-        store.speak(True)
+        code_store.speak(True)
         self._teams.close()
         self.world.release_heap()
 

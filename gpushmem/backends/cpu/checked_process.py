@@ -1,7 +1,7 @@
 """What a process records that is checked: its launches, and its waits for them.
 
 That is all there is to record of a program of numba.cuda. What the host of a PE does besides is in
-`checked`.
+`host_checking`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.seeded_order import number_of, order_of
+from gpushmem.check.instrumentation import PLACE, adder, reserver
 from gpushmem.check.log import BEGIN, END, HOST, SUBMIT, SYNC, VALUE, Log
-from gpushmem.check.recording import PLACE, adder, reserver
 from gpushmem.job.job import current
 from gpushmem.simt.launch import Running
 from gpushmem.simt.observe import LOAD, STORE

@@ -15,7 +15,7 @@ from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends import hostcalls
-from gpushmem.backends.cpu.checked import Recorder
+from gpushmem.backends.cpu.host_checking import Recorder
 from gpushmem.backends.hostcalls import host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
 from gpushmem.simt.launch import Device, Kernel, KernelFailure, Running, Stream

@@ -63,8 +63,8 @@ from gpushmem.backends.cpu.operations.multicast import multicast_array
 from gpushmem.backends.cpu.operations.nodes import near_address
 from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.backends.cpu.weak import by_any_thread
-from gpushmem.backends.faults import BAD_SIGNAL_OP, TOO_SMALL
-from gpushmem.backends.kernel_calls import Operation
+from gpushmem.backends.operation_calls import Operation
+from gpushmem.backends.operation_errors import BAD_SIGNAL_OP, TOO_SMALL
 from gpushmem.native.memory import (
     atomic_add_word,
     full_fence,

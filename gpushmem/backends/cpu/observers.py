@@ -1,7 +1,7 @@
 """Who reads the events of kernels: a row for each reader, by the setting that asks for it.
 
 A reader's compiled code is in its room (`check.recording`, `trace.recording`, `trace.counting`); of
-hosts it is told as a `backends.readers.Reader` (`checked`, `traced`).
+hosts it is told as a `backends.event_readers.Reader` (`host_checking`, `host_tracing`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from gpushmem import settings
 from gpushmem.backends.cpu.checked_process import process_recorder
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.operations.hook import Observer, is_event
-from gpushmem.check import recording as checking
+from gpushmem.check import instrumentation as checking
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.observe import observe_also, witnessed_by
-from gpushmem.trace import counting
-from gpushmem.trace import recording as tracing
+from gpushmem.trace import counter_instrumentation as counting
+from gpushmem.trace import instrumentation as tracing
 
 __all__ = ["READERS", "observe_kernels"]
 

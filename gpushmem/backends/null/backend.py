@@ -16,18 +16,18 @@ from gpushmem.arguments import integer
 from gpushmem.artifacts.launch_shape import PRIORITIES
 from gpushmem.backends import host_checks, page_sharing
 from gpushmem.backends.base import Config, Shape
-from gpushmem.backends.faults import no_stream
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.host_checks import check_buffer
 from gpushmem.backends.hostcalls import no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
+from gpushmem.backends.operation_errors import no_stream
 from gpushmem.errors import (
     BackendUnavailable,
     HeapExhausted,
     ShmemError,
 )
-from gpushmem.job import peers
+from gpushmem.job import ranks
 from gpushmem.ops import QP_DEFAULT, Op
 from gpushmem.size import format_size
 
@@ -51,7 +51,7 @@ class NullBackend:
     on_gpu = False
 
     def __init__(self, heap_bytes: int) -> None:
-        found = peers.current()
+        found = ranks.current()
         if found is not None and found.n_pes > 1:
             raise BackendUnavailable(
                 f"backend null has one PE, and this job has {found.n_pes}: use the backend cpu"

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
-from gpushmem.backends.faults import EMPTY, TOO_SHORT, UNALIGNED, error_of
 from gpushmem.backends.host_checks import not_symmetric
 from gpushmem.backends.hostcalls import ask_smem, copy_strided
 from gpushmem.backends.null.teams import Teams
+from gpushmem.backends.operation_errors import EMPTY, TOO_SHORT, UNALIGNED, error_of
 from gpushmem.errors import Deadlock
 from gpushmem.ops import OPS, SIGNAL_SET
 from gpushmem.ops.constants import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, COMPARISONS

@@ -18,10 +18,9 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from nvshmem import bindings
 from nvshmem import core as nvshmem
 
-from gpushmem import settings, store
+from gpushmem import code_store, settings
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.base import Config, Shape
-from gpushmem.backends.faults import different_calls
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.host_checks import (
     check_contiguous,
@@ -41,15 +40,16 @@ from gpushmem.backends.nvshmem.gpu.memory import Registered
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.backends.nvshmem.teams import Teams
+from gpushmem.backends.nvshmem.trace.host_tracing import tracer
 from gpushmem.backends.nvshmem.trace.nvtx import named
-from gpushmem.backends.nvshmem.trace.traced import tracer
+from gpushmem.backends.operation_errors import different_calls
 from gpushmem.errors import (
     ArgumentError,
     BackendUnavailable,
     HeapExhausted,
     ShmemError,
 )
-from gpushmem.job import exit_notice, peers
+from gpushmem.job import exit_notice, ranks
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.ops import TEAM_SHARED, Op
@@ -73,7 +73,7 @@ class Nvshmem:
     """NVSHMEM in this process: started once, and kept through later `finalize` and `init`."""
 
     def __init__(self, heap_bytes: int) -> None:
-        there = peers.current()
+        there = ranks.current()
         assert there is not None  # see `runtime`
         self.peers = there
         transport.apply(heap_bytes)
@@ -161,7 +161,7 @@ class NvshmemBackend:
         self._device.timeout = _timeout()
         self._device.late = _end_job
         self.heap_bytes = heap_bytes
-        store.speak(self.my_pe == 0)
+        code_store.speak(self.my_pe == 0)
         self._tracer = tracer(self._device, self.my_pe, self.n_pes)
         self._layout()
         self.meet("init", heap_bytes)
@@ -265,7 +265,7 @@ class NvshmemBackend:
         bindings.barrier_all()
         self._tracer.close()
         self._give_back()
-        store.speak(True)
+        code_store.speak(True)
 
     # --- memory
 

@@ -24,8 +24,8 @@ from gpushmem.backends.nvshmem.compile.options import code_options
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.gpu.driver_errors import check
-from gpushmem.backends.nvshmem.trace import recording
-from gpushmem.backends.nvshmem.trace.traced import Untraced
+from gpushmem.backends.nvshmem.trace import instrumentation
+from gpushmem.backends.nvshmem.trace.host_tracing import Untraced
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
@@ -69,7 +69,7 @@ class Loaded:
         if about["workspace"]:
             self._tell(WORKSPACE, workspace, device)
         if about["trace"]:
-            self._tell(recording.GLOBAL, trace, device)
+            self._tell(instrumentation.GLOBAL, trace, device)
 
     def allow_shared(self, nbytes: int, device: Device) -> None:
         """Allow launches `nbytes` of dynamic shared memory; the caller has checked the limit."""

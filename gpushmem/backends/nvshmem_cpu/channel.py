@@ -16,8 +16,7 @@ from typing import Any
 from numba import types
 
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, DEFAULT_QPS
-from gpushmem.backends.faults import BAD_PE
-from gpushmem.backends.nvshmem_cpu.adapter import (
+from gpushmem.backends.nvshmem_cpu.network_adapter import (
     ALL_PES,
     COPY,
     EXIT,
@@ -37,6 +36,7 @@ from gpushmem.backends.nvshmem_cpu.adapter import (
     refuse,
     remote,
 )
+from gpushmem.backends.operation_errors import BAD_PE
 from gpushmem.native.c_function import c_function
 from gpushmem.native.internal import internal
 from gpushmem.native.memory import (

@@ -22,7 +22,7 @@ from gpushmem.backends.cpu.operations.access import (
 )
 from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team
-from gpushmem.backends.faults import (
+from gpushmem.backends.operation_errors import (
     BAD_AMOUNT,
     BAD_COMPARISON,
     BAD_ROOT,

@@ -20,11 +20,11 @@ from gpushmem.backends.cpu.operations import hook, trace_ranges
 from gpushmem.backends.cpu.operations.access import LANES_OF, as_world, leads
 from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team
-from gpushmem.backends.kernel_calls import Operation
 from gpushmem.backends.nvshmem.operations import lowering, mathdx
 from gpushmem.backends.nvshmem.operations.composed import parameters_of
 from gpushmem.backends.nvshmem_cpu import functions
 from gpushmem.backends.nvshmem_cpu.checks import GIVING, check, check_given
+from gpushmem.backends.operation_calls import Operation
 from gpushmem.diagnosis.pe_state import CALL
 from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import OPS, TEAM_WORLD

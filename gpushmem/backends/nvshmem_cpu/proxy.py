@@ -36,13 +36,13 @@ from gpushmem.backends.cpu.operations.access import TRAPS, explain
 from gpushmem.backends.cpu.seeded_order import number_of
 from gpushmem.backends.cpu.sync.address_ranges import Ranges
 from gpushmem.backends.nvshmem_cpu import channel
-from gpushmem.backends.nvshmem_cpu.adapter import ENTRY, EXIT, MOST, NO_SUCH_ATOMIC, PROXY
 from gpushmem.backends.nvshmem_cpu.channel import AMO, CUT
+from gpushmem.backends.nvshmem_cpu.network_adapter import ENTRY, EXIT, MOST, NO_SUCH_ATOMIC, PROXY
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.errors import KernelError, ShmemError
 from gpushmem.native.structs import new, offset
-from gpushmem.parking import help_others
 from gpushmem.simt.launch import KernelFailure
+from gpushmem.waiting_threads import help_others
 
 __all__ = ["Proxy"]
 

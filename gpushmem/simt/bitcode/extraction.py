@@ -19,7 +19,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base import llvm_passes
 from gpushmem.simt.base.llvm_contexts import new_context
@@ -100,13 +100,15 @@ class Source:
 
     def _split_without(self, without: str) -> dict[str, bytes]:
         how = Path(__file__).read_bytes(), tuple(sorted(self.facts.known.items())), without
-        name = store.key("bitcode", self.digest, llvm.llvm_version_info, *how)
+        name = code_store.key("bitcode", self.digest, llvm.llvm_version_info, *how)
         build = partial(self._split, without)
-        return store.get_or_build(name, build, pickle.dumps, pickle.loads)
+        return code_store.get_or_build(name, build, pickle.dumps, pickle.loads)
 
     def types(self) -> dict[str, str]:
         """Its structures: the definition of each, by name; kept for who needs no more."""
-        name = store.key("types of bitcode", self.digest, llvm.llvm_version_info, self.facts.seldom)
+        name = code_store.key(
+            "types of bitcode", self.digest, llvm.llvm_version_info, self.facts.seldom
+        )
 
         def build() -> dict[str, str]:
             return {
@@ -114,7 +116,7 @@ class Source:
                 for name, text in self.usual.items() if name[0] == "%"
             }  # fmt: skip
 
-        return store.get_or_build(name, build, pickle.dumps, pickle.loads)
+        return code_store.get_or_build(name, build, pickle.dumps, pickle.loads)
 
     @cached_property
     def digest(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.artifacts.toolchain import sources_digest
 from gpushmem.native.memory import i8p
 from gpushmem.simt.base.llvm_contexts import new_context
@@ -52,15 +52,16 @@ class Bitcode:
         """A function for this machine; raises `BackendUnavailable` if that cannot be."""
         observed = observer.moves()
         facts = self._source.facts
-        key = store.key("bitcode function", self._source.digest, name, observed, sources_digest(),
-                        llvm.llvm_version_info, tuple(sorted(facts.known.items())),
-                        tuple(sorted(facts.places)))  # fmt: skip
+        key = code_store.key(
+            "bitcode function", self._source.digest, name, observed, sources_digest(),
+            llvm.llvm_version_info, tuple(sorted(facts.known.items())), tuple(sorted(facts.places)),
+        )  # fmt: skip
 
         def build() -> Translation:
             needed = self._source.needed_by(name)
             return translate(needed, name, facts.places, observed, self._suffix)
 
-        return store.get_or_build(key, build, pickle.dumps, pickle.loads)
+        return code_store.get_or_build(key, build, pickle.dumps, pickle.loads)
 
     def call(self, builder: Any, name: str, arguments: list[Any]) -> Any:
         """Generate a call of the function in a kernel; its arguments are of LLVM's types."""

@@ -3,7 +3,8 @@
 It has the control flow of the kernel. What is uniform is run once; a sequence of varying
 instructions, with the regions that not all threads run, is a *group*, a loop over the threads. At a
 decider each thread has a code, the label where it goes on. If all have the same, the block goes on
-there. If not, those that are not yet where the threads meet again go there alone (`lanes`).
+there. If not, those that are not yet where the threads meet again go there alone
+(`thread_function`).
 """
 
 from __future__ import annotations

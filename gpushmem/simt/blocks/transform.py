@@ -30,7 +30,6 @@ import llvmlite.binding as llvm
 
 from gpushmem.simt.blocks.emit import Frame, resume_codes
 from gpushmem.simt.blocks.group import SHORT, with_hints
-from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.llvm_code import EXIT, Function, callee_of, read
 from gpushmem.simt.blocks.lockstep import Fast
 from gpushmem.simt.blocks.prepare import (
@@ -41,6 +40,7 @@ from gpushmem.simt.blocks.prepare import (
     sink,
     waiting_in,
 )
+from gpushmem.simt.blocks.thread_function import Lanes
 from gpushmem.simt.blocks.uniformity import Analysis
 from gpushmem.simt.compiler.cached_functions import BARRIER, LANES, Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE

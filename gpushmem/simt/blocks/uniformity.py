@@ -7,7 +7,7 @@ for all of them. Everything else is *varying*; so is what is computed where not 
 which threads may run different parts.
 
 A branch on a varying value whose region contains a cut is a *decider*: threads may fall out of step
-there. Where they do, what is uniform is kept for each thread (see `lanes`).
+there. Where they do, what is uniform is kept for each thread (see `thread_function`).
 """
 
 from __future__ import annotations

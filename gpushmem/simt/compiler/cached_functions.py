@@ -20,9 +20,9 @@ from numba.cuda import types
 from numba.cuda.compiler import CUDACompileResult
 from numba.cuda.core.funcdesc import ExternalFunctionDescriptor
 
-from gpushmem import store
-from gpushmem.artifacts.extensions import extensions
+from gpushmem import code_store
 from gpushmem.artifacts.fingerprint import digest_of
+from gpushmem.artifacts.numba_extensions import extensions
 from gpushmem.artifacts.toolchain import engine
 from gpushmem.simt.base import llvm_passes
 from gpushmem.simt.compiler import observer
@@ -155,12 +155,12 @@ class KeptDispatcher(SimtDispatcher):
     def _code(self, args: Any, digest: bytes) -> Code:
         known = extensions()
         of_all = self.label, digest, known, engine(), observer.name()
-        name = store.key("function", *of_all, *made_of) + store.ENGINE
+        name = code_store.key("function", *of_all, *made_of) + code_store.ENGINE
 
         def build() -> Code:
             return _merged(compile_function(self.py_func, args, **self.targetoptions), name)
 
-        return store.get_or_build(name, build, _dump, pickle.loads, keep=known is not None)
+        return code_store.get_or_build(name, build, _dump, pickle.loads, keep=known is not None)
 
 
 def _linked(function: Any, args: Any, made: Any) -> str:

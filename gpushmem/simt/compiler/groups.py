@@ -153,7 +153,7 @@ def check_block(what):
 
 @device
 def park(what):
-    """`arrive_at_block` of a thread that runs alone and ends as a fiber there: see `lanes`."""
+    """`arrive_at_block` of a thread that runs alone and ends as a fiber there."""
     check_block(what)
     group = as_group(block_group())
     if group.arrived == 0:

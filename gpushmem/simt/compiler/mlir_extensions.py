@@ -23,8 +23,7 @@ from numba.cuda.datamodel.models import OpaqueModel
 from numba.cuda.extending import register_model
 from numba.cuda.typing import templates
 
-from gpushmem.artifacts.extensions import of_mlir
-from gpushmem.artifacts.mlir_names import (
+from gpushmem.artifacts.mlir_aliases import (
     OPTIONS,
     ROOT,
     class_twin,
@@ -33,6 +32,7 @@ from gpushmem.artifacts.mlir_names import (
     type_of_own,
     type_twin,
 )
+from gpushmem.artifacts.numba_extensions import of_mlir
 
 __all__ = ["code", "lengths", "registry", "renew", "type_of", "why_not"]
 

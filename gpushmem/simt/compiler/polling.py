@@ -21,7 +21,7 @@ from numba.cuda import types
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import compute_cfg_from_blocks
 
-from gpushmem.artifacts.kernel_name import KernelName
+from gpushmem.artifacts.compile_time_name import KernelName
 
 __all__ = ["polling_latches"]
 

@@ -59,11 +59,11 @@ from numba.cuda.typing.templates import make_concrete_template
 from numba.cuda.utils import numba_target_override
 
 from gpushmem.artifacts.compile_errors import Refused, as_kernel_error
+from gpushmem.artifacts.compile_time_name import KernelName
 from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.global_arrays import named
 from gpushmem.artifacts.gpu_model import modelled
-from gpushmem.artifacts.kernel_name import KernelName
-from gpushmem.artifacts.mlir_names import home_of, is_theirs, place_of, twin, without_meaning
+from gpushmem.artifacts.mlir_aliases import home_of, is_theirs, place_of, twin, without_meaning
 from gpushmem.gc_control import seldom_collected
 from gpushmem.native.memory import i8p, i64, twins
 from gpushmem.simt.base.llvm_contexts import new_context

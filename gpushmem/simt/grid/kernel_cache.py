@@ -1,6 +1,6 @@
 """Kernels compiled once, by one of several processes, for them and for later runs.
 
-The key of a kernel is its `fingerprint`; `gpushmem.store` finds the code, or has one process
+The key of a kernel is its `fingerprint`; `gpushmem.code_store` finds the code, or has one process
 compile it. It stores the result of `entry.freeze`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from numba.cuda.core import config
 
-from gpushmem import cache_files, store
+from gpushmem import cache_files, code_store
 from gpushmem.artifacts.fingerprint import fingerprint, name_of
 from gpushmem.background import beside
 from gpushmem.simt.compiler import observer
@@ -54,15 +54,15 @@ def compiled(
     name, lasting = name_for(py_func, argtypes, options)
     if name is None:
         return build(quick=tier == "fast")
-    later = tier == "auto" and lasting and cache_files.enabled() and not store.has(name)
+    later = tier == "auto" and lasting and cache_files.enabled() and not code_store.has(name)
     if tier != "fast" and not later:
-        return store.get_or_build(name, build, _dump, _load, keep=lasting)
-    now = store.key("quick", name)
-    entry = store.get_or_build(now, partial(build, quick=True), _dump, _load, keep=lasting)
+        return code_store.get_or_build(name, build, _dump, _load, keep=lasting)
+    now = code_store.key("quick", name)
+    entry = code_store.get_or_build(now, partial(build, quick=True), _dump, _load, keep=lasting)
     if not later:
         return entry
     if not cache_files.has(now):  # what is made in the background could not be kept, either
-        return store.get_or_build(name, build, _dump, _load)
+        return code_store.get_or_build(name, build, _dump, _load)
     return replace(entry, better=name, overdue=not cache_files.has(now, AGE))
 
 
@@ -92,14 +92,14 @@ def improve(
 
     Not if its name is another one by now: a global that it uses has changed.
     """
-    if store.is_wanted(name) and name_for(py_func, argtypes, options)[0] == name:
+    if code_store.is_wanted(name) and name_for(py_func, argtypes, options)[0] == name:
         with compiling():  # so that no other thread is at work in LLVM when the process is copied
-            beside(partial(store.get_or_build, name, build, _dump, _load), nice=NICE)
+            beside(partial(code_store.get_or_build, name, build, _dump, _load), nice=NICE)
 
 
 def improved(name: str) -> Entry | None:
     """The code that `improve` has had made; None if there is none yet."""
-    found: Entry | None = store.get(name, _load)
+    found: Entry | None = code_store.get(name, _load)
     return found
 
 

@@ -27,8 +27,8 @@ from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.compiler import target
 from gpushmem.simt.interpret.arrays import in_kernel
 from gpushmem.simt.interpret.compiled import Compiled
+from gpushmem.simt.interpret.cuda_builtins import BUILTINS, MEANINGS
 from gpushmem.simt.interpret.debugger import stop
-from gpushmem.simt.interpret.machine import BUILTINS, MEANINGS
 from gpushmem.simt.interpret.numbers import Cast, fitted, number
 
 __all__ = ["Names"]

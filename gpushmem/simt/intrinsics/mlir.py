@@ -29,8 +29,8 @@ from numba.cuda.typing import signature
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate
 from numba.cuda.vector_types import VectorType
 
-from gpushmem.artifacts.kernel_name import KernelName
-from gpushmem.artifacts.mlir_names import ROOT, own, reverse, theirs_of
+from gpushmem.artifacts.compile_time_name import KernelName
+from gpushmem.artifacts.mlir_aliases import ROOT, own, reverse, theirs_of
 from gpushmem.native.memory import i64, intrinsic
 from gpushmem.simt.compiler.target import bind
 

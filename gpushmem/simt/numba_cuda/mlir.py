@@ -2,7 +2,7 @@
 
 numba-cuda-mlir's public names for the host (arrays, streams, events, devices) are replaced by
 numba-cuda's of the same names, and its `jit` by one that makes numba-cuda's dispatchers; what
-kernels mention keeps its names, which the compiler translates (`artifacts/mlir_names.py`). The
+kernels mention keeps its names, which the compiler translates (`artifacts/mlir_aliases.py`). The
 package is changed when the program imports it, and not imported before.
 """
 
@@ -23,7 +23,7 @@ from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.np import ufunc_db
 
-from gpushmem.artifacts.mlir_names import ROOT, place_of, theirs_of, twin, type_twin
+from gpushmem.artifacts.mlir_aliases import ROOT, place_of, theirs_of, twin, type_twin
 from gpushmem.errors import BackendUnavailable
 from gpushmem.import_hooks import WhenImported
 from gpushmem.simt.compiler.target import replaced

@@ -30,7 +30,7 @@ from gpushmem.artifacts.argument_packing import address_of, as_numpy, pack_scala
 from gpushmem.artifacts.gpu_limits import MAX_STATIC_SHARED, MAX_THREADS
 from gpushmem.artifacts.launch_shape import LaunchShape, shape_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
-from gpushmem.simt.base.embedding import Embedder, embedder_of
+from gpushmem.simt.base.embedder import Embedder, embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import kernel_cache

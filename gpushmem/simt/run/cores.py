@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from gpushmem import settings
-from gpushmem.parking import help_others
+from gpushmem.waiting_threads import help_others
 
 __all__ = ["VARIABLE", "available", "run", "usable_cores"]
 

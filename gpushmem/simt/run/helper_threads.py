@@ -33,7 +33,6 @@ from gpushmem.native.memory import (
     store_release,
     usleep,
 )
-from gpushmem.parking import Parked, block_signals
 from gpushmem.simt.run import cores
 from gpushmem.simt.run.load_balancing import CROWDED, join, leave
 from gpushmem.simt.run.queue import (
@@ -53,6 +52,7 @@ from gpushmem.simt.run.queue import (
     return_pool,
     sleep_at,
 )
+from gpushmem.waiting_threads import Parked, block_signals
 
 __all__ = ["start"]
 

@@ -18,14 +18,13 @@ from numba.core.errors import NumbaError
 from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from gpushmem import settings, store
+from gpushmem import code_store, settings
 from gpushmem.artifacts.argument_packing import Packer, address_of, types_of
 from gpushmem.artifacts.gpu_limits import MAX_STATIC_SHARED
 from gpushmem.artifacts.gpu_model import modelled
 from gpushmem.artifacts.launch_shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.native.structs import new
-from gpushmem.parking import Parked
 from gpushmem.progress import compiling
 from gpushmem.simt.base import printing
 from gpushmem.simt.base.layout import LAUNCH
@@ -36,6 +35,7 @@ from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import kernel_cache
 from gpushmem.simt.run import cores, helper_threads, scheduler
 from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
+from gpushmem.waiting_threads import Parked
 
 __all__ = [
     "MOST_FORMS", "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source",
@@ -179,7 +179,7 @@ class Kernel:
         if not quick.asked or now < quick.looks_at:
             return False
         quick.looks_at = now + LOOK
-        better = kernel_cache.improved(entry.better) if store.has(entry.better) else None
+        better = kernel_cache.improved(entry.better) if code_store.has(entry.better) else None
         if better is None:
             return False
         known, forms = list(self._entries.items()), list(self._forms.items())

@@ -41,7 +41,7 @@ from gpushmem.native.memory import (
     store_release,
 )
 from gpushmem.native.structs import offset, struct, view
-from gpushmem.simt.base import embedding
+from gpushmem.simt.base import embedder
 from gpushmem.simt.base.layout import LAUNCH, POOL
 from gpushmem.simt.run.scheduler import NO_MEMORY
 
@@ -536,7 +536,7 @@ def native() -> SimpleNamespace:
 
 _keep: list[Any] = []  # keep the code alive
 of_process = np.zeros(1, COMMON)
-of_process["told"], of_process["worth"] = address_of(embedding.told), WORTH_SHARING
+of_process["told"], of_process["worth"] = address_of(embedder.told), WORTH_SHARING
 of_process["alone_ns"] = ALONE_NS
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.parking import TURN, Parked, block_signals
 from gpushmem.simt.run.kernel import Place, Running, run_hooks, running
 from gpushmem.simt.run.queue import (
     AT,
@@ -38,6 +37,7 @@ from gpushmem.simt.run.queue import (
     native,
     new_queue,
 )
+from gpushmem.waiting_threads import TURN, Parked, block_signals
 
 __all__ = ["Copy", "Device", "Launches", "Stream"]
 

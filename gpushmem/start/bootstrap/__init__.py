@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpushmem import settings
 from gpushmem.errors import ArgumentError
 from gpushmem.job import job as jobs
-from gpushmem.job import peers
+from gpushmem.job import ranks
 from gpushmem.job.descriptors import fill_standard
 from gpushmem.start.bootstrap import local, mpi, node_layout, shared_memory, slurm, tcp, torch
 from gpushmem.start.bootstrap.channel import Channel, note
@@ -59,7 +59,7 @@ def join(name: str | None = None, through: Channel | None = None) -> jobs.Job:
     return found
 
 
-def find_peers(name: str | None = None, through: Channel | None = None) -> peers.Peers:
+def find_peers(name: str | None = None, through: Channel | None = None) -> ranks.Peers:
     """Return the other PEs of this process's job, on one or several machines; otherwise as `join`.
 
     The PEs share no memory: each learns the node layout, and receives one broadcast from PE 0
@@ -67,16 +67,16 @@ def find_peers(name: str | None = None, through: Channel | None = None) -> peers
     """
     fill_standard()
     way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
-    found = peers.current()
+    found = ranks.current()
     if found is None:
         job = jobs.current()
         found = _find_peers(through or way.channel(True)) if job is None else Inherited(job)
-        peers.adopt(found)
+        ranks.adopt(found)
     return found
 
 
-def _find_peers(channel: Channel | None) -> peers.Peers:
-    return peers.Peers() if channel is None else node_layout.exchange(channel)
+def _find_peers(channel: Channel | None) -> ranks.Peers:
+    return ranks.Peers() if channel is None else node_layout.exchange(channel)
 
 
 def _way(name: str, given: bool) -> Way:

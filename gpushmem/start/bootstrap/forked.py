@@ -10,7 +10,7 @@ from gpushmem import settings
 from gpushmem.errors import BootstrapError
 from gpushmem.job.job import Job
 from gpushmem.job.pe_ranges import compact
-from gpushmem.job.peers import Peers
+from gpushmem.job.ranks import Peers
 from gpushmem.start.bootstrap.channel import GRACE, Deadline, missing
 from gpushmem.start.bootstrap.polling import poll
 

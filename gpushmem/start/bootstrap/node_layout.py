@@ -17,7 +17,7 @@ from typing import Any
 
 from gpushmem import settings
 from gpushmem.errors import BootstrapError, ShmemError
-from gpushmem.job.peers import Peers
+from gpushmem.job.ranks import Peers
 from gpushmem.start.bootstrap import machines
 from gpushmem.start.bootstrap.channel import GRACE, Channel, Deadline
 from gpushmem.start.bootstrap.same_machine import Nearby

@@ -15,7 +15,7 @@ from gpushmem.backends.codegen import array_moved, contiguous
 from gpushmem.backends.cpu.operations import convergence
 from gpushmem.backends.cpu.sync.host_barrier import elsewhere, mismatch
 from gpushmem.backends.cpu.sync.world import WORLD
-from gpushmem.backends.faults import (
+from gpushmem.backends.operation_errors import (
     ALIKE,
     BAD_PE,
     BAD_QP,

@@ -16,7 +16,7 @@ from numba import from_dtype, types
 
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations.access import aligned, itemsize_of, remote_element
-from gpushmem.backends.faults import UNALIGNED, error_of
+from gpushmem.backends.operation_errors import UNALIGNED, error_of
 from gpushmem.native.c_function import c_function
 from gpushmem.native.memory import intrinsic
 from gpushmem.ops import OPS, Op

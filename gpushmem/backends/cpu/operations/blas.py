@@ -26,7 +26,7 @@ from threadpoolctl import ThreadpoolController
 
 from gpushmem.backends.codegen import contiguous
 from gpushmem.backends.cpu.operations.access import itemsize_of
-from gpushmem.backends.faults import BAD_SHAPES, NO_MEMORY, NOT_BY_ROWS
+from gpushmem.backends.operation_errors import BAD_SHAPES, NO_MEMORY, NOT_BY_ROWS
 from gpushmem.native.memory import intrinsic, libc_free, malloc
 from gpushmem.simt.embed import suppliers
 from gpushmem.simt.functions import call_device, device

@@ -14,7 +14,7 @@ from gpushmem.backends.cpu.operations.collectives import TEAM_BYTES, team_at
 from gpushmem.backends.cpu.operations.smem import check_has_all
 from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.backends.cpu.sync.world import TEAM
-from gpushmem.backends.faults import TWICE
+from gpushmem.backends.operation_errors import TWICE
 from gpushmem.native.memory import compare_swap_word, store_release
 from gpushmem.native.structs import offset, view
 from gpushmem.ops.row import BLOCK, Op

@@ -42,7 +42,7 @@ from gpushmem.backends.cpu.sync.barrier import (
 )
 from gpushmem.backends.cpu.sync.host_barrier import BYTES, DTYPE, KINDS, dtype_number
 from gpushmem.backends.cpu.sync.world import TEAM
-from gpushmem.backends.faults import (
+from gpushmem.backends.operation_errors import (
     BAD_ROOT,
     BAD_TEAM,
     ELSEWHERE,

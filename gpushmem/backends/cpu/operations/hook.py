@@ -16,7 +16,7 @@ from numba.core import cgutils
 
 from gpushmem.backends.cpu.operations import nodes
 from gpushmem.backends.cpu.operations.access import as_world, reach
-from gpushmem.diagnosis import recording
+from gpushmem.diagnosis import instrumentation
 from gpushmem.errors import ShmemError
 from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import Op
@@ -145,7 +145,7 @@ class Observer(NamedTuple):
     name: str = ""  # kernels that are observed have it in their key
 
 
-OBSERVERS = [Observer(recording.wants, recording.generate)]
+OBSERVERS = [Observer(instrumentation.wants, instrumentation.generate)]
 
 
 def refuse_change(name: str, who: str, on: bool) -> None:

@@ -16,7 +16,7 @@ from gpushmem.backends.cpu.operations.access import (
 )
 from gpushmem.backends.cpu.operations.collectives import on_member, team_at
 from gpushmem.backends.cpu.sync.barrier import as_team
-from gpushmem.backends.faults import TOO_SMALL
+from gpushmem.backends.operation_errors import TOO_SMALL
 from gpushmem.backends.reductions import COMBINE, widened
 from gpushmem.native.memory import intrinsic
 from gpushmem.ops.roles import SwitchReduction

@@ -25,7 +25,7 @@ from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.address_ranges import Ranges, held
 from gpushmem.backends.cpu.sync.barrier import as_team, pe_of
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.faults import FAR, FAR_TEAM, FEW, UNREGISTERED, error_of
+from gpushmem.backends.operation_errors import FAR, FAR_TEAM, FEW, UNREGISTERED, error_of
 from gpushmem.native.memory import i64
 from gpushmem.native.structs import view
 from gpushmem.ops import Op

@@ -7,7 +7,7 @@ the block ends.
 from __future__ import annotations
 
 from gpushmem.backends.cpu.operations.access import address_of, itemsize_of, size_of
-from gpushmem.backends.faults import (
+from gpushmem.backends.operation_errors import (
     BAD_AMOUNT,
     GIVEN,
     MISPLACED,

@@ -13,7 +13,7 @@ from gpushmem.backends.cpu.operations.hook import is_traced, trace
 from gpushmem.native.memory import i64, intrinsic, ticks
 from gpushmem.ops import Op
 from gpushmem.simt.functions import call_device, device
-from gpushmem.trace.recording import append, closed
+from gpushmem.trace.instrumentation import append, closed
 from gpushmem.trace.ring import NO_PE, RANGE
 
 __all__ = ["MEANINGS"]

@@ -20,7 +20,7 @@ from gpushmem.backends.cpu.operations.access import (
     nothing,
     size_of,
 )
-from gpushmem.backends.faults import BAD_COMPARISON, BAD_TIMEOUT, EMPTY, TOO_SHORT
+from gpushmem.backends.operation_errors import BAD_COMPARISON, BAD_TIMEOUT, EMPTY, TOO_SHORT
 from gpushmem.native.memory import intrinsic, monotonic_ns
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, OPS
 from gpushmem.simt.functions import device

@@ -21,7 +21,7 @@ from numba import types
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.barrier import arrived, as_number, as_team, post, say
 from gpushmem.backends.cpu.sync.world import CROWDED, LINE_OF, TEAM, World
-from gpushmem.backends.faults import ALIKE, different_calls
+from gpushmem.backends.operation_errors import ALIKE, different_calls
 from gpushmem.diagnosis.pe_state import Waiting
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.job.pe_ranges import compact
@@ -30,7 +30,7 @@ from gpushmem.native.internal import internal
 from gpushmem.native.memory import load_acquire, monotonic_ns, sched_yield, store_release, usleep
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.ops.roles import REDUCTIONS
-from gpushmem.parking import Parked
+from gpushmem.waiting_threads import Parked
 
 __all__ = [
     "BYTES",

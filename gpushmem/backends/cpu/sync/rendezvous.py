@@ -15,7 +15,7 @@ import numpy as np
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.host_barrier import HostBarrier, native
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.faults import different_calls
+from gpushmem.backends.operation_errors import different_calls
 
 __all__ = ["Rendezvous"]
 

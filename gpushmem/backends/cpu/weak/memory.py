@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem import parking
+from gpushmem import waiting_threads
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.seeded_order import number_of, order_of
@@ -61,7 +61,7 @@ class WeakMemory:
             record[name] = self._calls[f"{name} address"]
         world.native["weak"] = self._address
         self._launches = 0
-        parking.on_wait = self._waits
+        waiting_threads.on_wait = self._waits
 
     def mapped(self) -> None:
         """The heap has been mapped."""
@@ -71,7 +71,7 @@ class WeakMemory:
 
     def close(self) -> None:
         """The PE leaves; nothing is pending."""
-        parking.on_wait = None
+        waiting_threads.on_wait = None
 
     @property
     def pending(self) -> bool:

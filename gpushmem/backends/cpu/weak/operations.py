@@ -32,7 +32,15 @@ from gpushmem.backends.cpu.operations.access import (
     size_of,
     store_element,
 )
-from gpushmem.backends.cpu.operations.updates import ADD, AND, FLOAT_ADD, NOTHING, OR, SET, XOR
+from gpushmem.backends.cpu.operations.dynamic_updates import (
+    ADD,
+    AND,
+    FLOAT_ADD,
+    NOTHING,
+    OR,
+    SET,
+    XOR,
+)
 from gpushmem.backends.cpu.weak.pending import (
     ALL_QPS,
     DEFAULT_QPS,
@@ -46,7 +54,7 @@ from gpushmem.backends.cpu.weak.pending import (
     ask,
 )
 from gpushmem.backends.cpu.weak.visibility import as_seen, copy_as_seen, forget
-from gpushmem.backends.faults import BAD_SIGNAL_OP, TOO_SMALL
+from gpushmem.backends.operation_errors import BAD_SIGNAL_OP, TOO_SMALL
 from gpushmem.native.memory import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
 from gpushmem.native.structs import view
 from gpushmem.ops import QP_DEFAULT, SIGNAL_ADD, SIGNAL_SET

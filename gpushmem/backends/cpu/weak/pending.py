@@ -36,7 +36,7 @@ from llvmlite import ir
 from numba import types
 
 from gpushmem.artifacts.gpu_model import LANES
-from gpushmem.backends.cpu.operations.updates import NOTHING, copy_piece, update_word
+from gpushmem.backends.cpu.operations.dynamic_updates import NOTHING, copy_piece, update_word
 from gpushmem.backends.cpu.sync.world import WORLD
 from gpushmem.job.board import PE
 from gpushmem.native.c_function import c_function

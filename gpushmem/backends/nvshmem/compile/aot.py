@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.artifacts import fingerprint
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.compile.options import compiler_of
@@ -101,7 +101,7 @@ def artifact(
     if key is None or not options.get("cache", True):
         return build()
     name, lasting = fingerprint.name_of(key)
-    return store.get_or_build(name, build, Artifact.dump, Artifact.load, keep=lasting)
+    return code_store.get_or_build(name, build, Artifact.dump, Artifact.load, keep=lasting)
 
 
 def _compile(

@@ -34,7 +34,7 @@ from gpushmem.backends.nvshmem.compile.linking import (
     linked_file,
 )
 from gpushmem.backends.nvshmem.operations import lowering, mathdx
-from gpushmem.backends.nvshmem.trace import recording
+from gpushmem.backends.nvshmem.trace import instrumentation
 
 __all__ = ["compile_function", "compile_kernel", "typing_for"]
 
@@ -51,7 +51,7 @@ def compile_kernel(
     """
     lowering.install()
     cc = (*arch.capability, arch.suffix)
-    with _compiling_for(arch), recording.compiling(traced), warnings.catch_warnings():
+    with _compiling_for(arch), instrumentation.compiling(traced), warnings.catch_warnings():
         library = _library(py_func, argtypes, options, cc, traced)
         own = Part("ltoir", bytes(library.get_ltoir(cc)))
     entry, llvm = library._entry_name, library.llvm_strs
@@ -59,7 +59,7 @@ def compile_kernel(
         entry, (own, *_other_parts(library, str(arch))),
         shims.needed_by(llvm), mathdx.needed_by(llvm), library.use_cooperative, arch,
         options.get("max_registers"),
-        recording.about(llvm, entry, py_func.__name__) if traced else None,
+        instrumentation.about(llvm, entry, py_func.__name__) if traced else None,
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def _library(
     kernel = library.get_function(library._entry_name)
     compiler.kernel_fixup(kernel, debug)
     if traced:
-        recording.instrument(kernel)
+        instrumentation.instrument(kernel)
     nvvm.set_launch_bounds(kernel, options.get("launch_bounds"))
     # The same metadata as in the code that NVRTC makes, or the linker refuses both together.
     library._llvm_strs = [text.replace(*DEBUG_FLAG) for text in library.llvm_strs]
@@ -109,7 +109,7 @@ def compile_function(
 ) -> Compiled:  # fmt: skip
     """Compile a function of 64-bit integers that returns one, with C's calling convention."""
     cc = (*arch.capability, arch.suffix)
-    with _compiling_for(arch), recording.compiling(False), warnings.catch_warnings():
+    with _compiling_for(arch), instrumentation.compiling(False), warnings.catch_warnings():
         library = compiler.compile_cuda(
             py_func, types.int64, (types.int64,) * n_words,
             nvvm_options={"fastmath": False, "opt": 3, "gen-lto": None}, cc=cc, lto=True,
@@ -130,8 +130,8 @@ def _other_parts(library: Any, arch: str) -> Iterator[Part]:
     if any(name in text for text in library.llvm_strs for name in dispatcher.reshape_funcs):
         files.append(str(Path(dispatcher.__file__).parent / "reshape_funcs.cu"))
     yield from (linked_file(file, arch) for file in files)
-    if recording.is_called(library.llvm_strs):
-        yield Part("ltoir", shims.compiled(recording.SOURCE, arch))
+    if instrumentation.is_called(library.llvm_strs):
+        yield Part("ltoir", shims.compiled(instrumentation.SOURCE, arch))
     # Kernels that wait are cooperative, too, and do without: it would triple their code.
     if any(GRID_SYNC in text for text in library.llvm_strs):
         yield grid_sync(arch)

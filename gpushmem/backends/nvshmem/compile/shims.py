@@ -18,7 +18,7 @@ from cuda.core import Program, ProgramOptions
 from cuda.pathfinder import find_nvidia_header_directory
 from nvshmem.bindings.device.numba import _numbast as bindings
 
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.operations.device_calls import EXTRA, functions_of
 from gpushmem.backends.nvshmem.operations.elements import FUNCTIONS
@@ -52,8 +52,8 @@ def compiled_for(needed: frozenset[str], arch: str) -> bytes:
 
 def compiled(source: str, arch: str) -> bytes:
     """C++ as LTO-IR: from the store, or compiled and kept there."""
-    name = store.key("shims", source, arch, versions.compilers())
-    return store.get_or_build(name, lambda: _compile(source, arch), bytes, bytes)
+    name = code_store.key("shims", source, arch, versions.compilers())
+    return code_store.get_or_build(name, lambda: _compile(source, arch), bytes, bytes)
 
 
 @cache

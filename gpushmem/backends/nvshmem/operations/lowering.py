@@ -35,7 +35,7 @@ from gpushmem.backends.nvshmem.operations.device_calls import (
     unit_of,
 )
 from gpushmem.backends.nvshmem.trace import ranges
-from gpushmem.backends.nvshmem.trace.recording import TracedOperation
+from gpushmem.backends.nvshmem.trace.instrumentation import TracedOperation
 from gpushmem.ops import OPS, constants, roles
 from gpushmem.ops.row import BLOCK, Op
 

@@ -18,7 +18,7 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
-from gpushmem import store
+from gpushmem import code_store
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.operations.device_calls import Value, data_of, intrinsic
 from gpushmem.errors import ShmemError
@@ -92,8 +92,8 @@ def compiled(product: Product, arch: str) -> bytes:
     """
     packages = (*versions.MATHDX, "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
     makers = tuple((name, versions.installed(name)) for name in packages)
-    name = store.key("cublasdx", tuple(product), arch, makers, THREADS, ALIGNMENT)
-    return store.get_or_build(name, lambda: _make(product, arch), bytes, bytes)
+    name = code_store.key("cublasdx", tuple(product), arch, makers, THREADS, ALIGNMENT)
+    return code_store.get_or_build(name, lambda: _make(product, arch), bytes, bytes)
 
 
 # --- libmathdx: numbers of libcublasdx.h and libcommondx.h

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.backends.nvshmem.trace.recording import LAP, MOST_BLOCKS
+from gpushmem.backends.nvshmem.trace.instrumentation import LAP, MOST_BLOCKS
 from gpushmem.trace.ring import BLOCK, EVENT, FIRST_OP, KERNEL, PLACES, RING, Ring
 
 __all__ = ["Drain", "Meaning", "new_header"]

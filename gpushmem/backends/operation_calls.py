@@ -20,7 +20,7 @@ from numba.cuda.models import register_model
 from numba.cuda.typing.templates import AttributeTemplate
 
 from gpushmem.artifacts.compile_errors import Refused
-from gpushmem.artifacts.kernel_name import KernelName
+from gpushmem.artifacts.compile_time_name import KernelName
 from gpushmem.backends import argument_types
 from gpushmem.backends.team_type import numbered
 from gpushmem.ops import Op

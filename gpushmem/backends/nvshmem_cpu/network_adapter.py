@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpushmem.backends.cpu.operations.updates import (
+from gpushmem.backends.cpu.operations.dynamic_updates import (
     ADD,
     AND,
     COMPARE,
@@ -26,7 +26,7 @@ from gpushmem.backends.cpu.operations.updates import (
 )  # fmt: skip
 from gpushmem.backends.cpu.sync.address_ranges import held
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
-from gpushmem.backends.faults import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
+from gpushmem.backends.operation_errors import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
 from gpushmem.native.internal import internal
 from gpushmem.native.memory import copy_bytes, full_fence, monotonic_ns, store_release
 from gpushmem.native.structs import offset, view

@@ -20,12 +20,12 @@ import numpy as np
 from cuda.bindings import driver
 
 from gpushmem import settings
+from gpushmem.backends.event_readers import Reader
+from gpushmem.backends.host_tracing import HostTracer, TeamsIn
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.backends.nvshmem.trace.drain import AT, Drain, Meaning, new_header
-from gpushmem.backends.readers import Reader
-from gpushmem.backends.traced import HostTracer, TeamsIn
 from gpushmem.errors import ShmemError
 from gpushmem.trace.event_facts import Facts
 from gpushmem.trace.ring import EVENT, LAUNCH, Ring

@@ -1,9 +1,9 @@
 """The engine's own functions, compiled before they are needed.
 
-They are the same for all programs and all machines of a kind (`store.ENGINE`). A wheel has them:
-its build runs `python -m gpushmem.engine FOLDER PROGRAM...`, which puts there what these programs
-have needed. Where the package came without them, as a clone does, the first `gpushmem run` compiles
-them on two cores: `beside`.
+They are the same for all programs and all machines of a kind (`code_store.ENGINE`). A wheel has
+them: its build runs `python -m gpushmem.precompile FOLDER PROGRAM...`, which puts there what these
+programs have needed. Where the package came without them, as a clone does, the first `gpushmem run`
+compiles them on two cores: `beside`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba import cuda, types
 
 import gpushmem as shmem
 from gpushmem import background as processes
-from gpushmem import cache_files, settings, store
+from gpushmem import cache_files, code_store, settings
 from gpushmem.artifacts.toolchain import compilers, engine
 from gpushmem.backends.cpu.backend import CpuBackend
 from gpushmem.backends.cpu.sync import host_barrier
@@ -40,7 +40,9 @@ def beside() -> None:
     The copy begins with what this process needs last; both find in the store what the other has
     compiled. Where that has been done, or nothing is kept, or there is one core, nothing is done.
     """
-    name, begun = (store.key(what, engine(), level()) + store.ENGINE for what in ("done", "begun"))
+    name, begun = (
+        code_store.key(what, engine(), level()) + code_store.ENGINE for what in ("done", "begun")
+    )
     if len(os.sched_getaffinity(0)) < 2 or _is_known(name) or not cache_files.save(begun, b""):
         return
     if settings.get("GPUSHMEM_PROGRESS") and sys.stderr.isatty():
@@ -95,7 +97,7 @@ def build(folder: Path, programs: list[str]) -> None:
                 command = [sys.executable, "-m", "gpushmem", "run", "-n", "2", *run]
                 first = run[-1] == programs[0]  # others may need packages that are not there
                 subprocess.run(command, env=os.environ | ours, cwd=kept, check=first)
-        for record in Path(kept).glob(f"*{store.ENGINE}"):
+        for record in Path(kept).glob(f"*{code_store.ENGINE}"):
             shutil.move(record, folder / record.name)
     (folder / ABOUT).write_text(json.dumps(compilers()))
 

@@ -1,9 +1,9 @@
 """What kernels on GPUs add to the trace, when they are compiled for it: C++, and calls of it.
 
-The events are those of the cpu backend (`trace.events`), in a ring of the same layout in the GPU's
-memory; the host copies them from there (`traced`). In the warp and block forms of an operation one
-thread records. A block is an event, too: `instrument` adds it to the kernel's own code, where the
-kernel begins and before each return, so the kernel is as it was in all else.
+The events are those of the cpu backend (`trace.operation_events`), in a ring of the same layout in
+the GPU's memory; the host copies them from there (`host_tracing`). In the warp and block forms of
+an operation one thread records. A block is an event, too: `instrument` adds it to the kernel's own
+code, where the kernel begins and before each return, so the kernel is as it was in all else.
 
 An event is written by plain stores that nobody waits for. Bit LAP of its kind says in which round
 of the ring: who reads tells by it what has been written from what was there before.
@@ -22,9 +22,9 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.cudaimpl import registry
 
-from gpushmem.backends.kernel_calls import Operation
+from gpushmem.backends.operation_calls import Operation
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
-from gpushmem.trace.events import of_call, of_wait
+from gpushmem.trace.operation_events import of_call, of_wait
 from gpushmem.trace.ring import BLOCK as BLOCK_KIND
 from gpushmem.trace.ring import EVENT, KIND_OF, NO_PE, PLACES, RANGE
 

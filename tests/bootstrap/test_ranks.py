@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gpushmem.errors import BackendUnavailable, BootstrapError, PeerFailed
-from gpushmem.job import board, peers
+from gpushmem.job import board, ranks
 from gpushmem.job import job as jobs
 from gpushmem.start import bootstrap
 from gpushmem.start.bootstrap import machines, mpi, node_layout, slurm
@@ -35,7 +35,7 @@ def met(on=lambda pe: 0, before=lambda pe: None):
         machines.identity = identity
         before(place["pe"])
         found = bootstrap.find_peers()
-        assert bootstrap.find_peers() is found is peers.current()
+        assert bootstrap.find_peers() is found is ranks.current()
         heard = found.broadcast(PAYLOAD if found.my_pe == 0 else None)
         assert heard == PAYLOAD
         time.sleep(0.1 * (found.my_pe == 1))

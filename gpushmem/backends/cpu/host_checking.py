@@ -13,8 +13,9 @@ from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.checked_process import ProcessRecorder, of_pe
 from gpushmem.backends.cpu.sync.world import World
+from gpushmem.backends.event_readers import Reader
 from gpushmem.backends.hostcalls import nbytes_of
-from gpushmem.backends.readers import Reader
+from gpushmem.check.instrumentation import COMPARED, KIND_OF
 from gpushmem.check.log import (
     BEGIN,
     CALL,
@@ -28,7 +29,6 @@ from gpushmem.check.log import (
     TEAM,
     VALUE,
 )
-from gpushmem.check.recording import COMPARED, KIND_OF
 from gpushmem.ops import OPS, Op
 from gpushmem.simt.observe import LOAD, STORE
 from gpushmem.size import span

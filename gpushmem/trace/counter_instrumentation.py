@@ -1,6 +1,6 @@
 """What adds to the counters: code that is compiled into operations, and functions of the engine's.
 
-They take the place of what `recording` and `kernel_events` add to the ring.
+They take the place of what `instrumentation` and `kernel_events` add to the ring.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gpushmem.simt.functions import outlined
 from gpushmem.simt.layout import COMMON, LAUNCH, LAUNCH_AT, RUN
 from gpushmem.trace import kernel_events
 from gpushmem.trace.counters import COUNTERS, N_ROWS, ROW, ROWS_AT
-from gpushmem.trace.events import of_call
-from gpushmem.trace.recording import now
+from gpushmem.trace.instrumentation import now
+from gpushmem.trace.operation_events import of_call
 from gpushmem.trace.ring import KERNEL, KIND_OF, NO_PE
 from gpushmem.trace.ring import LAUNCH as LAUNCHED
 

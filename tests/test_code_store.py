@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem import cache_files, store
+from gpushmem import cache_files, code_store
 from tests.conftest import PLAIN, ROOT
 
-NAME, OTHER = store.key("a"), store.key("b")
+NAME, OTHER = code_store.key("a"), code_store.key("b")
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
     path = tmp_path / "cache"
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(path))
     monkeypatch.setattr(cache_files, "_complained", False)
-    monkeypatch.setattr(store, "_objects", {})
+    monkeypatch.setattr(code_store, "_objects", {})
     return path
 
 
@@ -50,12 +50,12 @@ def log(tmp_path):
 
 
 def get(build, name=NAME, dump=pickle.dumps, load=pickle.loads, **options):
-    return store.get_or_build(name, build, dump, load, **options)
+    return code_store.get_or_build(name, build, dump, load, **options)
 
 
 def forget():
     """Be a process that has built nothing."""
-    store._objects.clear()
+    code_store._objects.clear()
 
 
 @contextmanager
@@ -169,19 +169,19 @@ def test_the_least_recently_used_go_when_it_is_too_much(folder, monkeypatch):
     record = len(pickle.dumps(bytes(10_000))) + cache_files.HEAD_BYTES
     monkeypatch.setenv("GPUSHMEM_CACHE_SIZE", str(3 * record + 100))
     monkeypatch.setattr(cache_files, "PRUNING", 0)
-    names = [store.key(k) for k in range(6)]
+    names = [code_store.key(k) for k in range(6)]
     for k, name in enumerate(names):
         get(lambda: bytes(10_000), name)
         then = time.time() - 3600 * (10 - k)  # the first was used longest ago
         os.utime(folder / name, (then, then))
-        assert store.contents() == (min(k + 1, 3), min(k + 1, 3) * record)
+        assert code_store.contents() == (min(k + 1, 3), min(k + 1, 3) * record)
     forget()
     get(lambda: pytest.fail("it is kept"), names[3])  # now it is used
     get(lambda: bytes(10_000), OTHER)
     assert {f.name for f in folder.iterdir()} == {names[3], names[5], OTHER, "pruned"}
     get(lambda: bytes(4 * record), NAME)  # more than all may be
     assert not (folder / NAME).exists()
-    assert store.contents() == (3, 3 * record)
+    assert code_store.contents() == (3, 3 * record)
 
 
 # --- many processes

@@ -17,8 +17,8 @@ from gpushmem.simt.functions import device, outlined
 from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.thread import core_word, launch_word, site_word, thread_word
 from gpushmem.trace import kernel_events
-from gpushmem.trace.events import of_call, of_wait
 from gpushmem.trace.kernel_events import close
+from gpushmem.trace.operation_events import of_call, of_wait
 from gpushmem.trace.ring import CORES, EVENT, KIND_OF, NO_PE, RING, THREADS
 
 __all__ = ["append", "closed", "generate", "generate_after", "now"]

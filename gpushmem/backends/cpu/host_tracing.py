@@ -15,12 +15,12 @@ import numpy as np
 from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.traced import HostTracer
+from gpushmem.backends.host_tracing import HostTracer
 from gpushmem.job.job import current
 from gpushmem.ops import TEAM_NODE, TEAM_SHARED
 from gpushmem.simt.launch import Form, form_hooks, of_process
 from gpushmem.source_lines import user_place
-from gpushmem.trace import counting
+from gpushmem.trace import counter_instrumentation
 from gpushmem.trace.counters import Counters, Stats
 from gpushmem.trace.event_facts import Facts
 from gpushmem.trace.kernel_events import native
@@ -47,7 +47,7 @@ def _of_process(setting: str, folder: Path, pid: int) -> Tracer:
     job = current()
     pe, n_pes = (0, 1) if job is None else (job.my_pe, job.n_pes)
     if setting == "GPUSHMEM_STATS":
-        return Tracer(Counters(folder, pe, n_pes), counting.native())
+        return Tracer(Counters(folder, pe, n_pes), counter_instrumentation.native())
     return Tracer(Ring(folder, pe, n_pes, settings.get("GPUSHMEM_TRACE_EVENTS")), native())
 
 
@@ -55,7 +55,7 @@ class Tracer(HostTracer):
     """The host's part of a PE's events.
 
     In the place of the ring there may be counters, to which events are added: then `calls` are
-    those of `counting`.
+    those of `counter_instrumentation`.
     """
 
     pending = False  # for `diagnosis.termination.Late`: nothing is
