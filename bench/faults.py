@@ -54,7 +54,7 @@ memory-neighbours-overlap  gpushmem/memory/registration.py  memory/test_registra
 backends-nan-lost  gpushmem/backends/reductions.py  conformance/test_collectives.py
 - return a if a > b or a != a else b  # noqa: PLR0124
 + return a if a > b else b
-backends-no-timeout-of-0  gpushmem/backends/host_arguments.py  conformance/test_timeouts.py
+backends-no-timeout-of-0  gpushmem/backends/host/call_arguments.py  conformance/test_timeouts.py
 - if number < 0:
 + if number <= 0:
 cpu-swap-operands  gpushmem/backends/cpu/operations/atomics.py  conformance/test_atomics.py

@@ -3,7 +3,7 @@
 `check_call` checks a whole call by its row: a parameter's role says which types it takes, and which
 arrays must have the same dtype. It runs when a kernel is compiled, and raises `NumbaTypeError`,
 which is reported with the line of the call (`operation_calls`). Arguments of hosts are checked by
-the same functions (`host_arguments`).
+the same functions (`host.call_arguments`).
 """
 
 from __future__ import annotations

@@ -103,12 +103,13 @@ def test_an_error_of_the_callers_object_is_kept_as_the_cause(alone):
 
 def test_each_row_says_what_its_arguments_are():
     """Without a role that is known a call of the row would not be looked at."""
-    from gpushmem.backends import argument_types, host_arguments
+    from gpushmem.backends import argument_types
+    from gpushmem.backends.host import call_arguments
 
     for op in OPS.values():
         for role in op.roles.values():
             assert not op.kernel or of_role(argument_types.TAKES, role), (op.name, role)
-            assert not op.host or of_role(host_arguments.TAKES, role), (op.name, role)
+            assert not op.host or of_role(call_arguments.TAKES, role), (op.name, role)
 
 
 def test_nothing_is_looked_at_before_init():

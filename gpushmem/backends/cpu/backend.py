@@ -31,10 +31,10 @@ from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
 from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
-from gpushmem.backends.event_readers import Readers
-from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.host_checks import check_buffer
-from gpushmem.backends.hostcalls import no_modules
+from gpushmem.backends.host.call_arguments import checked
+from gpushmem.backends.host.call_checks import check_buffer
+from gpushmem.backends.host.event_readers import Readers
+from gpushmem.backends.host.host_kernels import no_modules
 from gpushmem.backends.operation_errors import ENDED, no_stream
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.deadlock_detection import Late, Watch

@@ -13,8 +13,8 @@ from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.checked_process import ProcessRecorder, of_pe
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.event_readers import Reader
-from gpushmem.backends.hostcalls import nbytes_of
+from gpushmem.backends.host.event_readers import Reader
+from gpushmem.backends.host.host_kernels import nbytes_of
 from gpushmem.check.instrumentation import COMPARED, KIND_OF
 from gpushmem.check.log import (
     BEGIN,

@@ -30,7 +30,7 @@ from gpushmem.backends.cpu.sync import host_barrier
 from gpushmem.backends.cpu.sync.barrier import as_line, as_team, away, line, post, say
 from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
 from gpushmem.backends.cpu.sync.world import HALF_BYTES, World
-from gpushmem.backends.event_readers import Readers
+from gpushmem.backends.host.event_readers import Readers
 from gpushmem.backends.reductions import COMBINE
 from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.native.c_function import c_function

@@ -21,8 +21,19 @@ from gpushmem.backends.cpu.operations.nodes import Registered
 from gpushmem.backends.cpu.sync.host_barrier import HostBarrier
 from gpushmem.backends.cpu.sync.teams import Teams
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.host_checks import check_contiguous, check_pe, not_symmetric, unreachable
-from gpushmem.backends.hostcalls import ask_smem, copy_from, copy_strided, copy_to, nbytes_of
+from gpushmem.backends.host.call_checks import (
+    check_contiguous,
+    check_pe,
+    not_symmetric,
+    unreachable,
+)
+from gpushmem.backends.host.host_kernels import (
+    ask_smem,
+    copy_from,
+    copy_strided,
+    copy_to,
+    nbytes_of,
+)
 from gpushmem.backends.operation_errors import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
 from gpushmem.diagnosis.instrumentation import written
 from gpushmem.diagnosis.journal import Journal, Place

@@ -15,7 +15,7 @@ import numpy as np
 from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.sync.world import World
-from gpushmem.backends.host_tracing import HostTracer
+from gpushmem.backends.host.tracer import HostTracer
 from gpushmem.job.job import current
 from gpushmem.ops import TEAM_NODE, TEAM_SHARED
 from gpushmem.simt.launch import Form, form_hooks, of_process

@@ -14,9 +14,9 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.launch_shape import shape_of
-from gpushmem.backends import hostcalls
 from gpushmem.backends.cpu.host_checking import Recorder
-from gpushmem.backends.hostcalls import host_kernel, result_dtype, split_reduction
+from gpushmem.backends.host import host_kernels
+from gpushmem.backends.host.host_kernels import host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
 from gpushmem.simt.launch import Device, Kernel, KernelFailure, Running, Stream
 
@@ -66,7 +66,7 @@ class HostCalls:
 
         Raises `ArgumentError` for arguments of wrong kinds.
         """
-        arguments = hostcalls.kernel_arguments(op, arguments)
+        arguments = host_kernels.kernel_arguments(op, arguments)
         result = np.zeros(1, result_dtype(op, arguments) or "int64")
         reduction, others = split_reduction(op, arguments)
         key = (op.name, len(arguments), reduction)
@@ -81,7 +81,7 @@ class HostCalls:
                 ONE, (result, *others.values()), self._world, self._failed
             ), result
         except (NumbaError, ValueError) as error:
-            raise hostcalls.not_compiled(op, arguments, error) from None
+            raise host_kernels.not_compiled(op, arguments, error) from None
 
 
 ONE = shape_of(1, 1)

@@ -1,7 +1,8 @@
 """Who reads the events of kernels: a row for each reader, by the setting that asks for it.
 
-A reader's compiled code is in its room (`check.recording`, `trace.recording`, `trace.counting`); of
-hosts it is told as a `backends.event_readers.Reader` (`host_checking`, `host_tracing`).
+A reader's compiled code is in its room (`check.instrumentation`, `trace.instrumentation`,
+`trace.counter_instrumentation`); of hosts it is told as a `Reader` of `backends.host`
+(`host_checking`, `host_tracing`).
 """
 
 from __future__ import annotations

@@ -14,11 +14,12 @@ import numpy as np
 
 from gpushmem.arguments import integer
 from gpushmem.artifacts.launch_shape import PRIORITIES
-from gpushmem.backends import host_checks, page_sharing
+from gpushmem.backends import page_sharing
 from gpushmem.backends.base import Config, Shape
-from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.host_checks import check_buffer
-from gpushmem.backends.hostcalls import no_modules
+from gpushmem.backends.host import call_checks
+from gpushmem.backends.host.call_arguments import checked
+from gpushmem.backends.host.call_checks import check_buffer
+from gpushmem.backends.host.host_kernels import no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.backends.operation_errors import no_stream
@@ -187,7 +188,7 @@ class NullBackend:
         if op.facts.meets and "team" in given:
             self._here.teams.check(given["team"], op.name)
         if op.arrays:
-            host_checks.check(op, given, 1, self._here.check, lambda team: 1)
+            call_checks.check(op, given, 1, self._here.check, lambda team: 1)
         result = OPERATIONS[op.base](self._here, **given)
         return result if stream is None else None
 

@@ -1,6 +1,6 @@
 """Host operations of a job of one PE, in NumPy: `OPERATIONS` has one for each row of the table.
 
-Arguments have been checked (`host_arguments`, `host_checks`). A remote array is the caller's own, a
+Arguments have been checked (`call_arguments`, `call_checks`). A remote array is the caller's own, a
 collective copies from `src` to `dst`, and a wait ends at once or by its timeout.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
-from gpushmem.backends.host_checks import not_symmetric
-from gpushmem.backends.hostcalls import ask_smem, copy_strided
+from gpushmem.backends.host.call_checks import not_symmetric
+from gpushmem.backends.host.host_kernels import ask_smem, copy_strided
 from gpushmem.backends.null.teams import Teams
 from gpushmem.backends.operation_errors import EMPTY, TOO_SHORT, UNALIGNED, error_of
 from gpushmem.errors import Deadlock

@@ -21,15 +21,15 @@ from nvshmem import core as nvshmem
 from gpushmem import code_store, settings
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.base import Config, Shape
-from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.host_checks import (
+from gpushmem.backends.host.call_arguments import checked
+from gpushmem.backends.host.call_checks import (
     check_contiguous,
     check_not_on_heap,
     check_pe,
     not_symmetric,
     unreachable,
 )
-from gpushmem.backends.hostcalls import ask_smem
+from gpushmem.backends.host.host_kernels import ask_smem
 from gpushmem.backends.nvshmem import clock, mps, transport
 from gpushmem.backends.nvshmem.external_buffers import check_external
 from gpushmem.backends.nvshmem.gpu import modules

@@ -17,7 +17,7 @@ from numba.core.errors import NumbaError
 from nvshmem import bindings
 
 from gpushmem.artifacts.launch_shape import shape_of
-from gpushmem.backends import host_checks, hostcalls
+from gpushmem.backends.host import call_checks, host_kernels
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -108,8 +108,8 @@ class HostCalls:
         """The arguments as kernels take them, checked; and the stream to use."""
         copies = self._copies(_of_the_host(arguments))
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
-        given = hostcalls.kernel_arguments(op, arguments) | copies
-        host_checks.check(op, given, self._n_pes, self._symmetric, _members)
+        given = host_kernels.kernel_arguments(op, arguments) | copies
+        call_checks.check(op, given, self._n_pes, self._symmetric, _members)
         return given, self._device.stream_of(self._device.own if stream is None else stream)
 
     def _copies(self, host: dict[str, Any]) -> dict[str, GpuArray]:
@@ -234,7 +234,7 @@ class HostCalls:
         self, op: Op, given: dict[str, Any], stream: Any
     ) -> tuple[Callable[[], None], Callable[[], Any]]:
         """A launch that does the operation, and what returns its result when that is over."""
-        dtype = hostcalls.result_dtype(op, given)
+        dtype = host_kernels.result_dtype(op, given)
         waited_for = stream is self._device.own.cuda
         result = self._result(np.dtype(dtype or "int64"), waited_for)
         awaited = next(iter(given.values()), None)
@@ -242,7 +242,7 @@ class HostCalls:
             for name in op.named(Value) + op.named(Wanted):
                 if not isinstance(given[name], GpuArray):
                     given[name] = _as_element(given[name], awaited.dtype)[0]
-        reduction, others = hostcalls.split_reduction(op, given)
+        reduction, others = host_kernels.split_reduction(op, given)
         # A block is faster than a thread, and some reductions NVSHMEM has for blocks only.
         row = OPS.get(f"{op.base}_block", op)
         shape = BLOCK if row is not op else ONE
@@ -252,7 +252,7 @@ class HostCalls:
         except ShmemError:
             raise
         except (NumbaError, ValueError) as error:
-            raise hostcalls.not_compiled(op, given, error) from None
+            raise host_kernels.not_compiled(op, given, error) from None
         return go, lambda: self._device.read(result)[0] if dtype is not None else None
 
     def _kernel(
@@ -260,7 +260,9 @@ class HostCalls:
     ) -> Kernel:
         key = (op.name, len(params), reduction)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(hostcalls.host_kernel(op, params, reduction, returns), {})
+            self._kernels[key] = Kernel(
+                host_kernels.host_kernel(op, params, reduction, returns), {}
+            )
         return self._kernels[key]
 
 

@@ -20,8 +20,8 @@ import numpy as np
 from cuda.bindings import driver
 
 from gpushmem import settings
-from gpushmem.backends.event_readers import Reader
-from gpushmem.backends.host_tracing import HostTracer, TeamsIn
+from gpushmem.backends.host.event_readers import Reader
+from gpushmem.backends.host.tracer import HostTracer, TeamsIn
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.gpu.driver_errors import check

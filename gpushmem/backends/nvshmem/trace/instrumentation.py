@@ -228,7 +228,7 @@ def _range(call: Call, scope: Any, site: Any) -> Any:
 
 
 class Call:
-    """One call of an operation in a kernel, as `trace.events` looks at it."""
+    """One call of an operation in a kernel, as `trace.operation_events` looks at it."""
 
     def __init__(self, op: Op, context: Any, builder: Any, sig: Any, args: Any) -> None:
         self.op, self.context, self.builder = op, context, builder

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.backends.event_readers import During, Reader
-from gpushmem.backends.hostcalls import nbytes_of
+from gpushmem.backends.host.event_readers import During, Reader
+from gpushmem.backends.host.host_kernels import nbytes_of
 from gpushmem.ops import TEAM_WORLD, Op
 from gpushmem.source_lines import Place, user_place
 from gpushmem.trace.event_facts import Facts

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.host_checks import check_contiguous, check_copy, check_strided
+from gpushmem.backends.host.call_checks import check_contiguous, check_copy, check_strided
 from gpushmem.backends.operation_errors import BAD_AMOUNT, error_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.ops import SMEM_BYTES, Op

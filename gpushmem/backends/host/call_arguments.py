@@ -19,7 +19,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from gpushmem.arguments import integer, shown, taking
 from gpushmem.backends import argument_types
 from gpushmem.backends.argument_types import requirement
-from gpushmem.backends.host_checks import checked_integer
+from gpushmem.backends.host.call_checks import checked_integer
 from gpushmem.errors import ArgumentError, ArgumentTypeError, TeamError
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role

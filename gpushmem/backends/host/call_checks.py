@@ -1,7 +1,7 @@
 """Checks of host calls, as far as the job matters: its PEs, its teams, its symmetric heap.
 
 `check` checks a call by its row. The cpu backend makes single checks while a call runs. Types have
-been looked at before (`host_arguments`). Of arrays only shape, dtype and flags are read.
+been looked at before (`call_arguments`). Of arrays only shape, dtype and flags are read.
 """
 
 from __future__ import annotations
