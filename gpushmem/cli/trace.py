@@ -116,7 +116,8 @@ def signals(folder: Path, as_json: bool, everything: bool) -> None:
     """Print which signals, and other words, threads waited for, how long, and who wrote them."""
     from gpushmem.trace.signals import signals as waited_for  # noqa: PLC0415  (not for --help)
 
-    found = waited_for(_loaded(folder))
+    trace = _loaded(folder)
+    found = waited_for(trace)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -129,8 +130,8 @@ def signals(folder: Path, as_json: bool, everything: bool) -> None:
         ]
         for row in found[:most]
     ]  # fmt: skip
-    lines = titled("Signals", rows, len(found), most)
-    click.echo("\n".join(lines or ["no kernel waited for a signal"]))
+    lines = titled("Signals", rows, len(found), most) or ["no kernel waited for a signal"]
+    click.echo("\n".join([*_lost(trace.lost), *lines]))
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -151,12 +152,14 @@ def _loaded(folder: Path) -> Any:
 
 def _head(data: dict[str, Any], _: Any) -> list[str]:
     pes = "1 PE" if data["n_pes"] == 1 else f"{data['n_pes']} PEs"
-    found = [f"{pes}, {time(data['ns'])}, {data['events']} events"]
-    for pe, n in data["lost"].items():
-        found.append(
-            f"PE {pe}: the oldest {n} events are lost; set GPUSHMEM_TRACE_EVENTS to keep more"
-        )
-    return found
+    return [f"{pes}, {time(data['ns'])}, {data['events']} events", *_lost(data["lost"])]
+
+
+def _lost(lost: dict[int, int]) -> list[str]:
+    return [
+        f"PE {pe}: the oldest {n} events are lost; set GPUSHMEM_TRACE_EVENTS to keep more"
+        for pe, n in lost.items()
+    ]
 
 
 def _pes(data: dict[str, Any], _: Any) -> list[str]:

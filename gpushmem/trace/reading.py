@@ -50,7 +50,10 @@ OPEN = -1
 
 
 class Array(NamedTuple):
-    """An array of the heap, and when it was there, in nanoseconds."""
+    """An array of the heap, and when it was there, in nanoseconds.
+
+    `began` is when its PE noted it: others may have written to it by then.
+    """
 
     offset: int
     nbytes: int
@@ -105,6 +108,11 @@ class Trace:
     def arrays_at(self, pe: int, offset: int) -> list[Array]:
         """The arrays that had this offset of a PE's heap, one after the other."""
         return [a for a in self.arrays.get(pe, ()) if 0 <= offset - a.offset < a.nbytes]
+
+    def array_at(self, pe: int, offset: int, when: int) -> Array | None:
+        """The array that had this offset of a PE's heap at a time."""
+        there = (a for a in self.arrays_at(pe, offset) if a.ended == OPEN or when < a.ended)
+        return next(there, None)
 
     def site(self, pe: int, number: int) -> str:
         """The source line that a number stands for, "file.py:12 in function"; "" for 0."""
@@ -224,7 +232,18 @@ def _loaded_from(folder: Path) -> Trace:
     if not known.all() or ((kind >= FIRST_OP) & ((other < NO_PE) | (other >= n_pes))).any():
         raise ArgumentError(f"{folder}: the trace is damaged: events of no kind, or of no PE")
     events["kind"] = kinds[kind]
+    for pe, of_pe in facts.items():
+        _give_lines(events, pe, [f["site"] for f in of_pe if "site" in f and ":" not in f["text"]])
     return Trace(events, n_pes, lost, facts, end)
+
+
+def _give_lines(events: np.ndarray[Any, Any], pe: int, without: list[int]) -> None:
+    """What a kernel does for a call of the host, on no line of its own, has the line of that."""
+    of_pe, called = events["of"] == pe, (events["launch"] == 0) & (events["site"] != 0)
+    rows, hosts = np.flatnonzero(of_pe & np.isin(events["site"], without)), of_pe & called
+    if len(rows) and hosts.any():
+        last = np.searchsorted(events["began"][hosts], events["began"][rows], "right") - 1
+        events["site"][rows] = events["site"][hosts][np.maximum(last, 0)]
 
 
 # By what facts are about, the first of these keys: types of its value, and of what goes with it.

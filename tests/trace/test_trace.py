@@ -555,6 +555,20 @@ if me == 0:
     }  # fmt: skip
 
 
+def test_what_the_host_has_done_has_the_hosts_line(traced):
+    program = """
+import gpushmem as shmem
+shmem.init(heap_size="16M")
+a, b = shmem.zeros(4, dtype="int32"), shmem.zeros(4, dtype="int32")
+shmem.broadcast(shmem.TEAM_WORLD, a, b, 0)
+shmem.barrier_all()
+"""
+    trace = traced(2, program + END)
+    numbers, lines = trace.lines
+    shown = {lines[numbers[k]] for k in named(trace, "broadcast")}
+    assert shown == {f"program.py:{line_of(program, 'broadcast')} in <module>"}
+
+
 def test_no_signals(traced, run_cli):
     traced(1, "import gpushmem as shmem\nshmem.init(heap_size='16M')" + END)
     said = run_cli("trace", "signals", traced.folder).stdout
