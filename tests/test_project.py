@@ -131,7 +131,10 @@ ROOMS = {
     "simulator.py": ["simt", "backends", "settings", "import_hooks", "errors"],
     "job": ["background", "settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
-    "check": ["simt", "native", "artifacts", "job", "ops", "settings", "source_lines", "errors"],
+    "check": [
+        "simt", "native", "artifacts", "code_store", "job", "ops", "settings", "source_lines",
+        "progress", "errors",
+    ],
     "trace/ring.py": ["ops", "size", "errors"],
     "trace/operation_events.py": ["trace/ring", "ops"],
     "trace/counters.py": ["trace/ring", "ops", "size", "errors"],

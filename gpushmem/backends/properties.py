@@ -55,6 +55,7 @@ class About:
     tuning: Tuning
     shares_memory: bool  # PEs share the memory of a `Job`; else they are `Peers`
     records: bool = False  # it can record what PEs do (`--check`)
+    schedules: bool = False  # ... in an order that is asked for (`--check-runs all`)
     traces: bool = False  # ... and when (`--trace`)
     recorded: Tuning | None = None  # while it does, if other than `tuning`
     is_late: bool = False  # it can perform operations late (`--memory weak`)

@@ -63,6 +63,11 @@ def that_record() -> list[str]:
     return [name for name in BACKENDS if about(name).records]
 
 
+def that_schedule() -> list[str]:
+    """The backends that can record what PEs do in an order that is asked for."""
+    return [name for name in BACKENDS if about(name).schedules]
+
+
 def that_trace() -> list[str]:
     """The backends that can record what PEs do, and when."""
     return [name for name in BACKENDS if about(name).traces]

@@ -62,6 +62,8 @@ class Call:
         self.effects: list[Extent] = []
         self.word: Any = None  # what it updates, or looks at
         self.update: Write | None = None
+        self.words: list[tuple[Any, int, int, int, bool]] = []  # see `happens_before._effects`
+        self.known: Any = None  # the clock with which it began, if it takes a turn
         self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
         self.bit = 0  # its number among those of its PE for the same target; a signal has the next
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpushmem import settings
 from gpushmem.check import (
@@ -29,7 +29,7 @@ from gpushmem.check import (
 from gpushmem.check.history import History
 from gpushmem.check.suppressions import Known
 
-__all__ = ["EXIT_CODE", "Findings", "Known", "problems", "recorded", "run_often"]
+__all__ = ["EXIT_CODE", "Findings", "Known", "Seen", "problems", "recorded", "run_often"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
@@ -105,23 +105,45 @@ def problems(traces: list[log.Trace]) -> tuple[History, list[report.Problem]]:
     )  # fmt: skip
 
 
+class Seen(NamedTuple):
+    """What has been found in one run."""
+
+    problems: dict[Any, Any]  # by their keys, as the form has them
+    unchecked: list[str]
+    known: Known
+
+
 class Findings:
     """What has been found in a job, or in several runs of it; `form` is that of the report."""
 
     def __init__(self, known: Known, form: str = "text") -> None:
         self._known, self._form = known, form
         self._found: dict[Any, Any] = {}
+        self._said: list[str] = []
         self.unchecked: list[str] = []  # what is to be said of what could not be checked
 
     def add(self, folder: Path) -> None:
         """Analyse the logs in a folder."""
-        traces = list(log.read(folder))
+        self.take(self.see(list(log.read(folder)))[1])
+
+    def see(self, traces: list[log.Trace]) -> tuple[History, Seen]:
+        """Analyse the logs of a run."""
         history, found = problems(traces)
-        for problem in self._known.without(history, found):
-            key = problem.key()
+        form = FORMS[self._form]
+        new = {p.key(): form(history, p) for p in self._known.without(history, found)}
+        return history, Seen(new, _unchecked(history, traces), self._known)
+
+    def take(self, seen: Seen, when: str = "") -> None:
+        """Take what has been found in a run; `when`: which runs show it, if not all do."""
+        for key, made in seen.problems.items():
             if key not in self._found:
-                self._found[key] = FORMS[self._form](history, problem)
-        self.unchecked = _unchecked(history, traces) or self.unchecked
+                self._found[key] = _with(made, when)
+        self.unchecked = seen.unchecked or self.unchecked
+        self._known.join(seen.known)
+
+    def remark(self, said: list[str]) -> None:
+        """Let `remarks` begin with this."""
+        self._said = said
 
     @property
     def problems(self) -> int:
@@ -138,7 +160,14 @@ class Findings:
     def remarks(self) -> list[str]:
         """What is to be said of known problems, of what could not be checked, and where to read."""
         page = ["causes and cures: gpushmem help check"] if self._found else []
-        return self._known.remarks() + self.unchecked + page
+        return self._said + self._known.remarks() + self.unchecked + page
+
+
+def _with(made: Any, when: str) -> Any:
+    """A problem that is there in some runs only."""
+    if not when:
+        return made
+    return f"{made}  {when}\n" if isinstance(made, str) else made | {"schedule": when}
 
 
 def _unchecked(history: History, traces: list[log.Trace]) -> list[str]:

@@ -26,11 +26,11 @@ from gpushmem.check import log
 from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
-from gpushmem.check.history import Apart, History
+from gpushmem.check.history import Apart, History, Turn
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pe_memory import Pe, refused, unheard
-from gpushmem.check.synchronization import Update
+from gpushmem.check.synchronization import HOW, Update
 from gpushmem.check.vector_clock import (
     CALLED,
     DEFAULT_QPS,
@@ -44,12 +44,15 @@ from gpushmem.check.vector_clock import (
 )
 from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
-from gpushmem.simt.observe import STORE
+from gpushmem.simt.observe import ADD, CAS, OTHER, SET, STORE
 
 __all__ = ["history"]
 
 PASSES = 64  # at most, until waits order nothing new
 SYSTEM = 2  # scope of a fence
+TURN = {log.DONE: 3, log.UPDATE: 5}  # which word of a record is the number of its turn
+# Operations that change nothing if what they return is, or is not, this argument.
+CHANGES_NOTHING = {"atomic_compare_swap": ("compare", "!="), "atomic_swap": ("value", "==")}
 
 
 def history(traces: Iterable[Trace]) -> History:
@@ -64,13 +67,20 @@ class _Replay:
 
     def __init__(self, history: History) -> None:
         self.history, self.pes, self.waits = history, history.pes, history.waits
+        self._turns = any(
+            (pe.trace.records["words"][pe.trace.records["kind"] == kind, word] > 0).any()
+            for pe in self.pes.values()
+            for kind, word in TURN.items()
+        )
         self._events = self._sorted()
 
     def _sorted(self) -> list[tuple[Pe, Any]]:
         events: list[tuple[int, int, int]] = []
         for pe in self.pes.values():
             records = pe.trace.records
-            left_out = unheard(pe, records) | refused(records)
+            left_out = refused(records)
+            if not self._turns:
+                left_out |= unheard(pe, records)
             places = np.flatnonzero((records["kind"] > log.ACCESS) & ~left_out)
             stamps = records["stamp"][places].tolist()
             events += ((stamp, pe.pe, k) for stamp, k in zip(stamps, places.tolist(), strict=True))
@@ -102,6 +112,10 @@ class _Replay:
         self._collect = collect
         for pe, record in self._events:
             HANDLERS[int(record["kind"])](self, pe, record, record["words"].tolist())
+        for pe in self.pes.values() if collect and self._turns else ():
+            for call in pe.current.values():
+                if call.op.waits and call.known is not None:
+                    self.history.waiting.append(_turn_of(call, 0))
 
     def _add(self, access: Access) -> None:
         if self._collect:
@@ -220,8 +234,12 @@ class _Replay:
     # --- atomic operations of numba.cuda
 
     def _update(self, pe: Pe, record: Any, words: list[int]) -> None:
-        self.waits.update(pe, record, words, pe.event(record))
+        clock = pe.event(record)
+        before = clock.copy() if words[TURN[log.UPDATE]] and self._collect else None
+        over = self.waits.update(pe, record, words, clock)
         self._keep(pe, record)
+        if before is not None:
+            self.history.turns.append(_turn_of_update(pe, record, words, over, before))
 
     def _threadfence(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
@@ -322,6 +340,8 @@ class _Replay:
             threads = range(*threads_of(launch, call, thread))
             launch.release(threads, clock.copy(), system=True)
         if call.effects:
+            if self._turns and self._collect:
+                call.known = clock.copy()
             self._effects(pe, call, known)
             call.mark(clock, CALLED)
             call.mark(clock, CALLED, signal=True)
@@ -334,6 +354,8 @@ class _Replay:
         op, facts = call.op, call.op.facts
         if facts.meets:
             self._leave(pe, pe.teams.get(call.team), clock)
+        if self._collect and words[TURN[log.DONE]]:
+            self._had_turn(pe, call, words)
         self.waits.hear(pe, call, clock, words)
         completion = facts.completion
         if completion is None or completion.source == RETURN:
@@ -343,6 +365,11 @@ class _Replay:
         if local or fetches or (completion is not None and completion.data == RETURN):
             call.mark(clock, DONE)
         self._spread(pe, record, call, clock)
+
+    def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:
+        result, wanted = words[1], CHANGES_NOTHING.get(call.op.base)
+        failed = wanted is not None and (result == getattr(call, wanted[0])) == (wanted[1] == "==")
+        self.history.turns.append(_turn_of(call, words[TURN[log.DONE]], failed))
 
     def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:
         launch = pe.launches.get(int(record["launch"]))
@@ -358,7 +385,7 @@ class _Replay:
         told = arriving.copy()
         for kind in (CALLED, READ, DONE):
             call.mark(told, kind)
-        for effect, address, _, size, stride, times in call.effects:
+        for effect, address, item, size, stride, times in call.effects:
             role = op.arrays[effect.array]
             space, start = pe.place(address, launch)
             spaces = [space]
@@ -381,8 +408,26 @@ class _Replay:
                     )
                 )  # fmt: skip
             call.word = spaces[0], start
+            if atomic and times:
+                call.words.append((*call.word, item, size, effect.how != READS))
             if effect.how != READS and atomic:
                 self.waits.write(call, effect, call.word, now, over)
+
+
+def _turn_of(call: Call, number: int, failed: bool = False) -> Turn:
+    return Turn(number, call, call.site, call.who(), call.over(CALLED), call.known, failed)
+
+
+def _turn_of_update(pe: Pe, record: Any, words: list[int], over: Bit, clock: Clock) -> Turn:
+    """The turn of an atomic operation of numba.cuda."""
+    address, how, operand, expected, old, number = words
+    what, launch = how & 0xFF, int(record["launch"])
+    failed = (what == CAS and old != expected) or (what == ADD and operand == 0)
+    failed |= what == SET and operand == old
+    value = None if what == OTHER else operand
+    by = "" if failed else HOW.get(what, "set"), value, pe.place(address, launch), 1, bool(how >> 8)
+    who = pe.pe, launch, int(record["thread"])
+    return Turn(number, by, pe.site_of(record), who, over, clock, failed)
 
 
 def _put_in_order(pe: Pe, call: Call, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +11,10 @@ from gpushmem.check.accesses import Access
 from gpushmem.check.log import Trace
 from gpushmem.check.pe_memory import Pe
 from gpushmem.check.synchronization import Waits
-from gpushmem.check.vector_clock import ENDED, Clock
+from gpushmem.check.vector_clock import ENDED, Bit, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD
 
-__all__ = ["Apart", "History"]
+__all__ = ["Apart", "History", "Turn"]
 
 
 class Apart(NamedTuple):
@@ -23,6 +24,18 @@ class Apart(NamedTuple):
     launch: int
     first: tuple[int, str]
     second: tuple[int, str]
+
+
+class Turn(NamedTuple):
+    """An operation that has had its turn (`turns`)."""
+
+    number: int
+    by: Any  # the call; of an atomic operation of numba.cuda: how, operand, where, size, used
+    site: str
+    who: tuple[int, int, int]  # PE, launch, thread
+    over: Bit
+    clock: Clock  # with which it began
+    failed: bool  # it has changed nothing
 
 
 class History:
@@ -42,6 +55,14 @@ class History:
         self.exposed: list[Access] = []  # by hosts: from then on unseen
         # Meetings of blocks at two barriers: PE, launch, and of each thread its number and line.
         self.apart: list[Apart] = []
+        self.turns: list[Turn] = []
+        self.waiting: list[Turn] = []  # waits that have not ended
+
+    def source(self, site: str) -> str:
+        """The text of a line."""
+        file, _, number = site.partition(" in ")[0].rpartition(":")
+        path = self.files.get(file)
+        return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
 
     @property
     def without_pes(self) -> bool:

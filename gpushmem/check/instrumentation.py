@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.check import log
+from gpushmem.check import log, turns
 from gpushmem.check.log import (
     ACCESS,
     APART,
@@ -95,6 +95,7 @@ PLACE = np.dtype(
 FIRST = offset(PLACE, "first")
 as_log, as_record, as_run, as_place = map(view, (LOG, RECORD, RUN, PLACE))
 as_fiber, as_launch, as_thread, as_block = map(view, (FIBER, LAUNCH, THREAD, BLOCK_RECORD))
+begin_turn, counted, end_turn = turns.begin, turns.counted, turns.end
 RECORD_BYTES, RUN_BYTES = RECORD.itemsize, RUN.itemsize
 
 SHARED, BLOCK_BITS, PHASE, ROWS, HOW = (
@@ -103,6 +104,7 @@ SHARED, BLOCK_BITS, PHASE, ROWS, HOW = (
 FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
 FOREVER = 1 << 62
 OF_CLOCK = -0x3D4D51C2D82B14B1  # odd; THREAD.mark is `number` * SPREAD + `clock` * OF_CLOCK
+TURN = 3  # which word of a DONE is its turn
 EVENTS_OF_CALL = 2  # its clock advances at the call, and at the return
 # Operations that change nothing if what they return is, or is not, this argument.
 CHANGES_NOTHING = {"atomic_compare_swap": ("cond", "!="), "atomic_swap": ("value", "==")}
@@ -351,6 +353,7 @@ def end_rows(place):
 @kept
 def updated(place, address, what, operand, expected, old, used):
     if on_stack(address):
+        end_turn(0)
         return
     nothing = (
         (what == CAS and old != expected)
@@ -360,6 +363,7 @@ def updated(place, address, what, operand, expected, old, used):
     if nothing:
         # A loop that polls sees the same many times, and a failure that nobody looks at is nothing.
         if used == 0:
+            end_turn(0)
             return
         run, thread, now = as_run(place), thread_number(), clock()
         if (
@@ -368,12 +372,20 @@ def updated(place, address, what, operand, expected, old, used):
             and run.address == address
             and run.value == old
         ):
+            end_turn(0)
             return
         run.thread, run.address, run.value = thread + 1, address, old
     advance()
     if nothing:
         as_run(place).clock = clock()
-    event(UPDATE, whole(address), what | used << 8, operand, expected, old, 0)
+    turn = counted(0, types.intp(nothing), old)
+    event(UPDATE, whole(address), what | used << 8, operand, expected, old, turn)
+    end_turn(0)
+
+
+@kept
+def updates():
+    begin_turn(0)
 
 
 @kept
@@ -430,6 +442,7 @@ OBSERVER = Observer(
     grid_met,
     access=access,
     updated=updated,
+    updates=updates,
 )
 
 
@@ -530,7 +543,7 @@ def is_again(one, other):
     same = old.launch == launch and new.launch == launch and old.thread == me and new.thread == me
     same = same and old.kind == new.kind and old.site == new.site
     for k in range(6):
-        same = same and old.words[k] == new.words[k]
+        same = same and (old.words[k] == new.words[k] or (k == TURN and old.kind == DONE))
     return same
 
 
@@ -549,6 +562,9 @@ def group_called(op: Op) -> Any:
 def generate(call: Any) -> None:
     """Record a call of an operation, with its effects, before it is performed."""
     op, zero = call.op, i64(0)
+    scope = {BLOCK: 2, WARP: 1}.get(op.scope, 0)
+    if turns.takes_turns(op):
+        call.run(begin_turn, i64(scope))
     if polls(op):
         call.run(may_be_repeated)
     call.run(own_event)
@@ -565,7 +581,6 @@ def generate(call: Any) -> None:
     elif op.named(QueuePairs):
         words = (call.address("qps"), call.count("qps"))
         value = call.run(set_of, *words, returns=types.intp)
-    scope = {BLOCK: 2, WARP: 1}.get(op.scope, 0)
     seen = [
         (k, effect)
         for k, effect in enumerate(op.facts.effects)
@@ -597,8 +612,7 @@ def generate_after(call: Any, result: Any, kind: int, _: Any) -> None:
     if "indices" in call.values:
         which, place = i64(CONTENTS_OF.index("indices")), call.address("indices")
         call.run(contents, which, place, result, call.itemsize("indices"))
-    words = i64(KIND_OF[call.op.name]), result, i64(kind), i64(0), i64(0), i64(0)
-    call.run(event, i64(DONE), *words)
+    nothing, turn, scope = i64(0), i64(0), i64({BLOCK: 2, WARP: 1}.get(call.op.scope, 0))
     if polls(call.op):
         nothing, wanted = i64(1), CHANGES_NOTHING.get(call.op.base)
         if wanted is not None:
@@ -606,4 +620,13 @@ def generate_after(call: Any, result: Any, kind: int, _: Any) -> None:
             integer = isinstance(call.argtypes[name], types.Integer)
             seen = call.builder.icmp_signed(predicate, result, call.integer(name))
             nothing = call.builder.zext(seen, nothing.type) if integer else i64(0)
-        call.run(forget_repeated, nothing)
+    if turns.takes_turns(call.op):
+        turn = call.run(counted, scope, nothing, result, returns=types.intp)
+    words = i64(KIND_OF[call.op.name]), result, i64(kind), turn, i64(0), i64(0)
+    call.run(event, i64(DONE), *words)
+    if polls(call.op):
+        call.run(forget_repeated, call.builder.select(
+            call.builder.icmp_signed("==", turn, i64(0)), nothing, i64(0)
+        ))  # fmt: skip
+    if turns.takes_turns(call.op):
+        call.run(end_turn, scope)

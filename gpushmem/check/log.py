@@ -70,7 +70,10 @@ RECORD = np.dtype(
 )
 # `n`, the number of records, comes first. The disk has room for `reserved` of them; `most` is
 # lowered to that where it has no more: a store to a page without room would kill the PE.
-LOG = np.dtype([(name, "i8") for name in ("n", "most", "records", "stamp", "reserved", "fd")])
+# `schedule`: the address of that of `turns`, 0 if there is none.
+LOG = np.dtype(
+    [(name, "i8") for name in ("n", "most", "records", "stamp", "reserved", "fd", "pe", "schedule")]
+)
 MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
 PIECE = 1 << 15  # records for which room is reserved at a time: 3 MB
 # Shared memory has addresses of its own: the number of the block and the offset, from SHARED on.
@@ -93,7 +96,7 @@ OP = 2
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
 EFFECT = 3
 # An operation has returned: number of the row, result, what that is (0 a number, 1 a truth, 2
-# neither, REFUSED: it has raised an error, of the host's).
+# neither, REFUSED: it has raised an error, of the host's), its turn (`turns`).
 DONE = 4
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
@@ -108,7 +111,7 @@ SYNC = 11
 CALL = 12  # of the host, all PEs call: 0 before, 1 after
 TEAM = 13  # the PE is in a new team: its number, the number of its members' description
 HOST = 14  # reads or writes memory of this PE: address, bytes, how, to the next piece, pieces
-UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old
+UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old, its turn
 THREADFENCE = 16  # scope
 CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number
 EXPOSED = 18  # the host has an array, which it may write to unseen: as HOST
@@ -156,6 +159,7 @@ class Log:
         self._log["most"], self._log["stamp"] = MOST, stamp
         self._log["fd"] = self._file.fileno()
         self._log["records"] = self._records.ctypes.data
+        self._log["pe"] = pe
         self._lines: dict[str, int] = {}
         self._texts: dict[int, str] = {}
         self._read = 0  # records whose sites are known
@@ -171,6 +175,10 @@ class Log:
         except OSError:
             self._log["most"] = min(self._log["most"][0], self._log["n"][0])
 
+    def follow(self, schedule: int) -> None:
+        """Let operations take their turns."""
+        self._log["schedule"] = schedule
+
     def append(
         self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = (), clock: int = 0
     ) -> int:
@@ -178,10 +186,14 @@ class Log:
         index = self._room(1)
         stamp = self._add(int(self._log["stamp"][0]), 1)
         words = tuple((word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6])
-        thread = 0 if launch else self._threads.setdefault(get_ident(), len(self._threads))
+        thread = 0 if launch else self.thread()
         if index < self._log["most"][0]:
             self._records[index] = (stamp, kind, launch, thread, clock, site, words)
         return stamp
+
+    def thread(self) -> int:
+        """The number of the calling thread among those of the host."""
+        return self._threads.setdefault(get_ident(), len(self._threads))
 
     def line(self, text: str, path: str) -> int:
         """The number, as a site, of a line of the host's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterable
 from typing import Any
 
@@ -156,10 +155,7 @@ class Problem:
 
     def source(self, site: str) -> str:
         """The text of a line."""
-        place = site.partition(" in ")[0]
-        file, _, number = place.rpartition(":")
-        path = self.history.files.get(file)
-        return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
+        return self.history.source(site)
 
 
 class _OutOfBounds(Problem):

@@ -56,6 +56,12 @@ class Known:
             else:
                 yield problem
 
+    def join(self, other: Known) -> None:
+        """What has been found of another run is of this one, too."""
+        for rule, used in other._rules.items():
+            self._rules[rule] = self._rules.get(rule, False) or used
+        self._ignored |= other._ignored
+
     def remarks(self) -> list[str]:
         """What is to be said of the rules."""
         unused = [rule for rule, used in self._rules.items() if not used]

@@ -19,7 +19,7 @@ from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, XOR
 
-__all__ = ["Update", "Waits"]
+__all__ = ["HOW", "Update", "Waits"]
 
 HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
 SETS = "set", "swap", "compare_swap", "p"
@@ -256,8 +256,8 @@ class Waits:
         call.update = Write(over, how, value, clock, call, call.stamp)
         self.words[where].put(call.update)
 
-    def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> None:
-        """An atomic operation of numba.cuda."""
+    def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> Bit:
+        """An atomic operation of numba.cuda; returns what a clock has that knows it."""
         address, how, operand, expected, old, _ = words
         what, used = how & 0xFF, bool(how >> 8)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
@@ -286,6 +286,7 @@ class Waits:
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))
         step.tell(clock)
+        return step
 
 
 def _threads(row: Any, word: int) -> Iterable[int]:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -39,18 +39,45 @@ class _As(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
+class _Runs(click.IntRange):
+    """How many runs, or all."""
+
+    name = "N|all"
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "all" else super().convert(value, param, ctx)
+
+
+class _Time(click.ParamType):  # type: ignore[type-arg]
+    """Seconds, as 90, 90s, 10m or 2h."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = re.fullmatch(r"([0-9]*\.?[0-9]+)([smh]?)", str(value))
+        if not found or not float(found[1]):
+            self.fail(f"{value!r} is no time, such as 90s, 10m or 2h", param, ctx)
+        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
 GROUPS = {
     "The job": ["n_pes", "module", "hosts", "heap_size", "threads_per_pe", "timeout", "backend"],
     "Find what is wrong": [
-        "check", "check_format", "check_ignore", "check_runs", "memory", "nodes", "seed",
+        "check", "check_format", "check_ignore", "check_runs", "check_budget", "check_schedule",
+        "memory", "nodes", "seed",
     ],
     "See what happens": ["trace", "stats", "tag_output", "verbose"],
     "Programs of nvshmem4py": ["as_nvshmem", "strict"],
     "On GPUs": ["transport", "hca", "nic_map", "nsys", "ncu", "profiler_options"],
 }  # fmt: skip
+BUDGET = 60  # seconds
 EXAMPLES = [
     "gpushmem run -n 4 program.py",
     "gpushmem run -n 4 --check program.py",
+    "gpushmem run -n 3 --check --check-runs all program.py",
     "gpushmem run -n 4 --memory weak --seed 7 program.py",
     "gpushmem run -n 2 --trace out program.py",
     "gpushmem run -n 8 -m package.module",
@@ -129,9 +156,19 @@ EXAMPLES = [
 )
 @click.option(
     "--check-runs",
-    type=click.IntRange(1),
+    type=_Runs(),
     default=1,
-    help="Run the job so often, each time with other PEs and blocks first.  [default: 1]",
+    help="Run the job so often, each time with other PEs and blocks first; all: in every order of "
+    "what signals and atomic operations leave open.  [default: 1]",
+)
+@click.option(
+    "--check-budget",
+    type=_Time(),
+    metavar="TIME",
+    help="How long --check-runs all goes on, such as 90s or 10m.  [default: 1m]",
+)
+@click.option(
+    "--check-schedule", metavar="NAME", help="Run once, in an order that it has reported."
 )
 @click.option(
     "--trace",
@@ -198,7 +235,9 @@ def command(
     check: bool,
     check_format: str,
     check_ignore: Path | None,
-    check_runs: int,
+    check_runs: int | Literal["all"],
+    check_budget: float | None,
+    check_schedule: str | None,
     trace: Path | None,
     stats: bool,
     nsys: Path | None,
@@ -241,8 +280,6 @@ def command(
     recording = _given({"--check": check, "--trace": trace, "--stats": stats})
     profiling = _given({"--nsys": nsys, "--ncu": ncu})
     _check_observers(recording, profiling, hosts)
-    if check_runs > 1 and recording[1:]:
-        raise click.UsageError(f"{recording[1]} is of one run: leave --check-runs out")
     if hosts is not None:
         asked |= {
             "GPUSHMEM_HEAP_SIZE": heap_size,
@@ -258,6 +295,7 @@ def command(
 
     chosen = _backend()
     _check_able(recording, chosen)
+    _check_runs(check_runs, check_budget, check_schedule, recording, chosen)
     _check_nodes(nodes, chosen)
     _check_memory(check, chosen)
     profiler = _profiler(profiling, nsys or ncu, profiler_options, chosen)
@@ -289,12 +327,48 @@ def command(
         _say_trace(trace)
         return outcome.code
 
+    def checked() -> int:
+        if check_runs == "all" or check_schedule is not None:
+            return _scheduled(run, found, check_budget, check_schedule)
+        return checker.run_often(run, check_runs, seed, found)
+
     with _counting(stats):
-        code = checker.run_often(run, check_runs, seed, found) if check else run()
+        code = checked() if check else run()
     if check:
         show(found, check_format)
         code = checker.EXIT_CODE if found.problems else code
     leave(code)
+
+
+def _check_runs(
+    runs: int | str, budget: float | None, schedule: str | None, recording: list[str], backend: str
+) -> None:
+    """Reject options for several runs, or for one in some order, that do not go with others."""
+    if runs != 1 and recording[1:]:
+        raise click.UsageError(f"{recording[1]} is of one run: leave --check-runs out")
+    if schedule is not None and runs != 1:
+        raise click.UsageError("--check-schedule is of one run: leave --check-runs out")
+    if budget is not None and runs != "all":
+        raise click.UsageError("--check-budget: add --check-runs all, which it is for")
+    if (runs == "all" or schedule is not None) and recording[:1] != ["--check"]:
+        raise click.UsageError("--check-runs and --check-schedule: add --check")
+    able = registry.that_schedule()
+    if (runs == "all" or schedule is not None) and backend not in able:
+        raise click.UsageError(
+            f"--check-runs all and --check-schedule: the {backend} backend cannot choose who goes "
+            f"first; add --backend {' or '.join(able)}"
+        )
+
+
+def _scheduled(
+    run: Callable[[], int], found: Any, budget: float | None, schedule: str | None
+) -> int:
+    """Run the job in every order, or in one."""
+    from gpushmem.check import every_schedule  # noqa: PLC0415  (for those who want it)
+
+    if schedule is None:
+        return every_schedule.run_all(run, found, budget or BUDGET)
+    return every_schedule.run_by(run, found, _usage(lambda: every_schedule.load(schedule)))
 
 
 def _program(module: str | None, n_pes: int | None, args: tuple[str, ...]) -> Program:

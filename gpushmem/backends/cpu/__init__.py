@@ -16,6 +16,7 @@ ABOUT = About(
     tuning=TUNING,
     shares_memory=True,
     records=True,
+    schedules=True,
     traces=True,
     # What one thread reads in a loop is one record, what 128 share is 128 times as many.
     recorded=replace(TUNING, threads=1),

@@ -22,6 +22,7 @@ from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.cpu.seeded_order import number_of, order_of
 from gpushmem.check.instrumentation import PLACE, adder, reserver
 from gpushmem.check.log import BEGIN, END, HOST, SUBMIT, SYNC, VALUE, Log
+from gpushmem.check.turns import Schedule
 from gpushmem.job.job import current
 from gpushmem.simt.launch import Running
 from gpushmem.simt.observe import LOAD, STORE
@@ -80,6 +81,9 @@ class ProcessRecorder:
         job = current()
         self.pe, self.n_pes = (number, 1) if job is None else (job.my_pe, job.n_pes)
         self._log = _log(folder, self.pe)
+        self._schedule = Schedule.of(folder)
+        if self._schedule is not None:
+            self._log.follow(self._schedule.address)
         self._seed = settings.get("GPUSHMEM_SEED") if settings.is_set("GPUSHMEM_SEED") else None
 
     def _site(self) -> int:
@@ -123,6 +127,8 @@ class ProcessRecorder:
         try:
             yield
         finally:
+            if self._schedule is not None:
+                self._schedule.release(self.pe)
             self._log.flush(number, launch.places, PLACE)
             self._log.append(END, number)
 

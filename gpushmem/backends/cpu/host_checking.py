@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from gpushmem.check.log import (
     TEAM,
     VALUE,
 )
+from gpushmem.check.turns import named, takes_turns
 from gpushmem.ops import OPS, Op
 from gpushmem.simt.observe import LOAD, STORE
 from gpushmem.size import span
@@ -95,6 +96,13 @@ class Recorder(ProcessRecorder, Reader):
     def _call(
         self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], site: int, launch: int = 0
     ) -> Any:
+        with self._turn(op, launch) as count:
+            return self._called(op, arguments, run, site, launch, count)
+
+    def _called(
+        self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], site: int, launch: int,
+        count: Callable[[], int],
+    ) -> Any:  # fmt: skip
         number = KIND_OF[op.name]
         given = next((arguments[name] for name in COMPARED if name in arguments), 0)
         compare, value = (
@@ -125,9 +133,15 @@ class Recorder(ProcessRecorder, Reader):
         if isinstance(result, int | np.integer | np.bool_):
             kind = int(op.result() == "bool")
         self._new_teams(result)
-        returned = number, int(result) if kind < 2 else 0, kind
+        returned = number, int(result) if kind < 2 else 0, kind, count()
         self._log.append(DONE, launch, site, returned, clock=2)
         return result
+
+    def _turn(self, op: Op, launch: int) -> AbstractContextManager[Callable[[], int]]:
+        """The turn of a call: what gives its number, 0 if it takes none."""
+        if self._schedule is None or op.waits or not takes_turns(op):
+            return nullcontext(int)
+        return self._schedule.turn(named(self.pe, launch, 0 if launch else self._log.thread()))
 
     def read(self, array: np.ndarray[Any, Any]) -> None:
         self._accessed(array, LOAD, self._site())

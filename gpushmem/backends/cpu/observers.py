@@ -14,6 +14,7 @@ from gpushmem.backends.cpu.checked_process import process_recorder
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.operations.hook import Observer, is_event
 from gpushmem.check import instrumentation as checking
+from gpushmem.check import turns
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.observe import observe_also, witnessed_by
 from gpushmem.trace import counter_instrumentation as counting
@@ -34,7 +35,7 @@ READERS = {
     "GPUSHMEM_CHECK": Row(
         Observer(
             is_event, checking.generate, checking.generate_after,
-            group_called=checking.group_called, name=checking.OBSERVER.name,
+            group_called=checking.group_called, name=checking.OBSERVER.name, pauses=turns.PAUSES,
         ),
         checking.OBSERVER, "the checker",
     ),

@@ -39,6 +39,7 @@ class Observer(NamedTuple):
     # (place, address, what, operand, expected, old, used): after an atomic operation on integers;
     # `used`: whether the program looks at the old value.
     updated: Any = None
+    updates: Any = None  # (): before such an operation
     # (address, nbytes, how, place of the value to be stored) -> the address at which a load or
     # store takes place instead.
     moved: Any = None

@@ -291,6 +291,7 @@ class SimtBuilder(ir.IRBuilder):
         seen = observe is not None and pointer is not None and _is_memory(pointer)
         if seen:
             observe(self, pointer, SEEN_AS.get(what, observer.ATOMIC))
+            _observe_before_update(self, what, operands)
         result = generate()
         if seen:
             _observe_update(self, pointer, what, operands, result)
@@ -405,6 +406,14 @@ def _moved(
     words = [builder.ptrtoint(pointer, i64), nbytes, i64(how), place]
     address = call_device(builder, moved, types.intp(*[types.intp] * len(words)), words)
     return builder.inttoptr(address, pointer.type)
+
+
+def _observe_before_update(builder: SimtBuilder, what: int, operands: Any) -> None:
+    """Let the observer know that an atomic operation on integers comes."""
+    seen = observer.current()
+    of_integers = operands and all(isinstance(v.type, ir.IntType) for v in operands)
+    if seen is not None and seen.updates is not None and what != observer.RELAXED and of_integers:
+        call_device(builder, seen.updates, types.void(), [])
 
 
 def _observe_update(

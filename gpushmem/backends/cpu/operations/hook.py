@@ -27,8 +27,10 @@ from gpushmem.simt.thread import user_word
 
 __all__ = [
     "OBSERVERS", "Call", "Observer", "generate", "generate_after", "group_called",
-    "group_calls", "is_event", "is_followed", "is_observed", "is_separated", "is_traced",
+    "group_calls", "has_paused", "is_event",
+    "is_followed", "is_observed", "is_separated", "is_traced",
     "observed", "observers_of", "refuse_change", "separate", "take_over", "trace", "watch",
+    "will_pause",
 ]  # fmt: skip
 
 
@@ -143,6 +145,7 @@ class Observer(NamedTuple):
     group_calls: Any = None
     group_called: Callable[[Op], Any] | None = None
     name: str = ""  # kernels that are observed have it in their key
+    pauses: tuple[Any, Any] | None = None  # device functions: before and after a call pauses
 
 
 OBSERVERS = [Observer(instrumentation.wants, instrumentation.generate)]
@@ -181,6 +184,24 @@ def take_over(backend: str, *made: str) -> bool:
     made_of.extend(made)
     _whose[:] = [backend, *made]
     return True
+
+
+def _at_pause(which: int) -> Any:
+    @intrinsic
+    def told(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            for observer in OBSERVERS:
+                if observer.pauses is not None:
+                    call_device(builder, observer.pauses[which], types.void(), [])
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return told
+
+
+# What an operation that waits, or polls, calls around each pause.
+will_pause, has_paused = _at_pause(0), _at_pause(1)
 
 
 _of_accesses: list[Any] = []  # those who observe loads, stores and barriers; the last one does

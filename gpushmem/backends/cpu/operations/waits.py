@@ -20,6 +20,7 @@ from gpushmem.backends.cpu.operations.access import (
     nothing,
     size_of,
 )
+from gpushmem.backends.cpu.operations.hook import has_paused, will_pause
 from gpushmem.backends.operation_errors import BAD_COMPARISON, BAD_TIMEOUT, EMPTY, TOO_SHORT
 from gpushmem.native.memory import intrinsic, monotonic_ns
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, OPS
@@ -164,6 +165,14 @@ def ready(ivars, indices, status, value):
     fail_if(length < n, TOO_SHORT, n, length, 0, 0)
 
 
+@device
+def look(what, address, width):
+    """`poll`, in a call."""
+    will_pause()
+    poll(what, address, width)
+    has_paused()
+
+
 # --- timeouts. `limit` is None for a wait without one; then these generate no code, as Numba prunes
 # comparisons of None with None.
 
@@ -282,7 +291,7 @@ def look_for_some(ivars, indices, status, cmp, value):
 
 def signal_fetch(signal):
     own(signal, 1)
-    poll(text_word("signal_fetch"), address_of(signal), width_of(signal))
+    look(text_word("signal_fetch"), address_of(signal), width_of(signal))
     return element_at(signal, 0)
 
 
@@ -303,7 +312,9 @@ def await_first(what, array, cmp, wanted, limit):
             elif is_late(limit, began):
                 late = True
                 break
+            will_pause()
             pause()
+            has_paused()
         seen = element_at(array, 0)
     if recorded:
         end_wait()
@@ -323,7 +334,7 @@ def wait_until(ivar, cmp, value, timeout_ns=None):
 
 def test(ivar, cmp, value):
     own(ivar, 1)
-    poll(text_word("test"), address_of(ivar), width_of(ivar))
+    look(text_word("test"), address_of(ivar), width_of(ivar))
     return holds(element_at(ivar, 0), cmp, wanted_at(ivar, value, 0))
 
 
@@ -371,7 +382,9 @@ def waiting(name: str, look: Any = None) -> Any:
                 begin_wait(text_word(name), place_of(ivars, i), cmp, wanted, width_of(ivars))
                 if first:
                     began = begin_timed(limit)
+            will_pause()
             pause()
+            has_paused()
             answer = look(ivars, indices, status, cmp, value)
         if recorded < 0:
             end_wait()

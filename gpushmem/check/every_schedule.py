@@ -1,0 +1,240 @@
+"""`gpushmem run --check --check-runs all`: a job in every order of what its words depend on.
+
+The first run is like any other. Each further one is made in a copy of this process, which has
+loaded what PEs need, by a list of who goes first (`exploration`, `turns`); what it prints is shown
+if it fails. As many as there are cores go on at once, until none is left, or the time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import selectors
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from gpushmem import code_store
+from gpushmem.check import command, log
+from gpushmem.check.exploration import Exploration, Run, events_of, run_of
+from gpushmem.check.turns import Schedule
+from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.progress import Progress, progress
+
+__all__ = ["load", "run_all", "run_by"]
+
+SUFFIX = ".schedule"
+FAILURES, SHOWN = 3, 3  # whose output is shown; operations that change places
+GRACE = 10  # seconds that runs may go on when the time is over
+
+
+class _Result(NamedTuple):
+    """What a run has shown."""
+
+    code: int
+    seen: command.Seen
+    run: Run
+    followed: bool  # whether it went as it was told
+
+
+def run_all(
+    run: Callable[[], int], found: command.Findings, seconds: float, jobs: int | None = None
+) -> int:
+    """Run a job in every order, as far as time goes, and add what is found; returns its exit code.
+
+    That is the code of the first run that fails.
+    """
+    end = time.monotonic() + seconds
+    every = _Every(run, found)
+    with progress("checking schedules") as bar:
+        every.take(_made(run, [], found), [], ())
+        every.go_on(end, jobs or len(os.sched_getaffinity(0)), bar)
+    found.remark(every.remarks(seconds))
+    return every.code
+
+
+def run_by(run: Callable[[], int], found: command.Findings, threads: list[int]) -> int:
+    """Run a job once, in this order."""
+    result = _made(run, threads, found)
+    found.take(result.seen)
+    if not result.followed:
+        found.remark(["the program did not follow the schedule: it has changed, or it is another"])
+    return result.code
+
+
+def load(name: str) -> list[int]:
+    """The schedule of a name that a report has given, or of a file."""
+    path = Path(name) if name.endswith(SUFFIX) else code_store.folder() / f"{name}{SUFFIX}"
+    try:
+        threads = json.loads(path.read_text())
+        assert all(isinstance(thread, int) for thread in threads)
+    except (OSError, ValueError, TypeError, AssertionError):
+        raise ArgumentError(
+            f"--check-schedule {name}: {path} is no schedule of gpushmem; `--check-runs all` says "
+            "the names of those with problems, and `gpushmem cache clear` deletes them"
+        ) from None
+    return list(threads)
+
+
+def _made(run: Callable[[], int], threads: list[int], found: command.Findings) -> _Result:
+    """Run a job, its operations in this order."""
+    with command.recorded() as folder:
+        schedule = Schedule.made(folder, threads)
+        code = run()
+        traces = list(log.read(folder))
+        history, seen = found.see(traces)
+        return _Result(code, seen, run_of(*events_of(history)), not schedule.given_up)
+
+
+class _Every:
+    """The runs of a job."""
+
+    def __init__(self, run: Callable[[], int], found: command.Findings) -> None:
+        self._run, self._found = run, found
+        self._exploration = Exploration()
+        self._not_followed, self._not_ended = 0, 0
+        self._failed = 0  # runs
+        self.code = 0
+
+    def take(self, result: _Result, threads: list[int], chain: tuple[str, ...]) -> None:
+        """Take what a run has shown."""
+        self._exploration.add(result.run._replace(chain=chain))
+        self._not_followed += not result.followed
+        told = f"only if {_text(chain)}; {_repeat(threads)}" if chain else ""
+        self._found.take(result.seen, told)
+        if result.code:
+            self.code, self._failed = self.code or result.code, self._failed + 1
+
+    def go_on(self, end: float, jobs: int, bar: Progress) -> None:
+        """Run the others, so many at once, up to a time."""
+        with selectors.DefaultSelector() as results, _ended(results):
+            while True:
+                while len(results.get_map()) < jobs and time.monotonic() < end:
+                    following = self._exploration.next()
+                    if following is None:
+                        break
+                    _start(self._run, self._found, *following, results)
+                if not results.get_map():
+                    return
+                ready = results.select(max(end + GRACE - time.monotonic(), 0))
+                if not ready:
+                    self._not_ended = len(results.get_map())
+                    return
+                for key, _ in ready:
+                    results.unregister(key.fileobj)
+                    self._finish(key.data)
+                    bar.advance(1)
+
+    def _finish(self, one: _Child) -> None:
+        data = one.result.read()
+        one.result.close()
+        os.waitpid(one.pid, 0)
+        one.output.seek(0)
+        output = one.output.read().decode(errors="replace")
+        one.output.close()
+        if not data:
+            raise ShmemError(f"--check-runs all: a run ended without a result:\n{output}")
+        result = pickle.loads(data)  # noqa: S301  (of a process of our own)
+        self.take(result, one.threads, one.chain)
+        if result.code and self._failed <= FAILURES:
+            head = f"gpushmem check: the job fails if {_text(one.chain)}; {_repeat(one.threads)}"
+            sys.stderr.write(f"{head}\n{output}")
+
+    def remarks(self, seconds: float) -> list[str]:
+        """How many schedules have been run, of how many."""
+        n, more = self._exploration.schedules, self._exploration.more() + self._not_ended
+        said = "no problem in any of its " if not (self._found.problems or self.code) else ""
+        if self._exploration.left_out:
+            more_of = f"; of the longest run {self._exploration.left_out} operations were left out"
+        else:
+            more_of = ""
+        schedules = f"{n} schedule{'s' * (n != 1)}"
+        if more:
+            said = said.replace("any of its ", "")
+            return [
+                f"{said}{schedules}, of at least {n + more}, in {seconds:g} s{more_of}; "
+                "--check-budget gives more time"
+            ]
+        all_of = "" if said else ", all there are"
+        lost = f"; {self._not_followed} could not be followed" if self._not_followed else ""
+        return [f"{said}{schedules}{all_of}{more_of}{lost}"]
+
+
+def _text(chain: tuple[str, ...]) -> str:
+    """Which operations change places, the last three."""
+    return "... and " * (len(chain) > SHOWN) + " and ".join(chain[-SHOWN:])
+
+
+def _repeat(threads: list[int]) -> str:
+    """How to run a schedule again."""
+    text = json.dumps(threads)
+    name = blake2b(text.encode(), digest_size=4).hexdigest()
+    with suppress(OSError):
+        code_store.folder().mkdir(parents=True, exist_ok=True)
+        (code_store.folder() / f"{name}{SUFFIX}").write_text(text)
+    return f"repeat it with --check-schedule {name}"
+
+
+# --- runs in processes of their own
+
+
+class _Child(NamedTuple):
+    """A process that makes a run."""
+
+    pid: int
+    result: IO[bytes]
+    output: IO[bytes]
+    threads: list[int]
+    chain: tuple[str, ...]
+
+
+def _start(
+    run: Callable[[], int], found: command.Findings, threads: list[int], chain: tuple[str, ...],
+    results: selectors.BaseSelector,
+) -> None:  # fmt: skip
+    """Make a run in a copy of this process."""
+    reader, writer = os.pipe()
+    output = tempfile.TemporaryFile()  # noqa: SIM115
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for source, target in ((nothing, 0), (output.fileno(), 1), (output.fileno(), 2)):
+                os.dup2(source, target)
+            result = pickle.dumps(_made(run, threads, found))
+            with open(writer, "wb") as file:
+                file.write(result)
+        except BaseException:  # noqa: BLE001  (it is told by its output)
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+    os.close(writer)
+    child = _Child(pid, open(reader, "rb"), output, threads, chain)  # noqa: SIM115
+    results.register(child.result, selectors.EVENT_READ, child)
+
+
+@contextmanager
+def _ended(results: selectors.BaseSelector) -> Iterator[None]:
+    """End the processes that are left."""
+    try:
+        yield
+    finally:
+        for key in list(results.get_map().values()):
+            os.kill(key.data.pid, signal.SIGTERM)
+        for key in list(results.get_map().values()):
+            os.waitpid(key.data.pid, 0)
+            key.data.result.close()
+            key.data.output.close()
