@@ -110,14 +110,15 @@ def store(place, value, pe):
 
 SENDS = {"p": by_p, "put": by_put, "put_nbi": by_put_nbi, "iput": by_iput, "store": by_store}
 ORDERS = ["fence, SIGNAL_SET", "fence, SIGNAL_ADD", "fence, p", "fence, atomic_set",
-          "fence, atomic_inc", "fence, put_signal", "quiet, signal_op", "barrier_all"]  # fmt: skip
+          "fence, atomic_inc", "fence, put_signal", "fence, atomic_swap", "fence, atomic_fetch_add",
+          "quiet, signal_op", "barrier_all"]  # fmt: skip
 BARRIER = len(ORDERS) - 1
 
 
 @shmem.jit(device=True)
 def announce(order, k, flag, more, src, pe):
     """Say in `flag` on `pe` that message k is there, in order after the data."""
-    if order < 6:
+    if order < 8:
         shmem.fence()
     if order == 0:
         shmem.signal_op(flag, k, shmem.SIGNAL_SET, pe)
@@ -132,6 +133,10 @@ def announce(order, k, flag, more, src, pe):
     elif order == 5:
         shmem.put_signal(more, src, flag, k, shmem.SIGNAL_SET, pe)
     elif order == 6:
+        shmem.atomic_swap(flag, k, pe)
+    elif order == 7:
+        shmem.atomic_fetch_add(flag, 1, pe)
+    elif order == 8:
         shmem.quiet()
         shmem.signal_op(flag, k, shmem.SIGNAL_SET, pe)
     else:

@@ -195,20 +195,31 @@ def force(address, nbytes, plain):
     ask(as_weak(own).force, (own, address, address + nbytes, plain))
 
 
+@device
+def come_before(dst, pe):
+    """Perform what comes before an operation on an element that is performed at once."""
+    address, own = remote_element(dst, pe), weak()
+    ask(as_weak(own).catch_up, (own, pe))
+    force(address, itemsize_of(dst), 0)
+
+
 def _after_own(op: Op, inner: Any) -> Any:
-    """An atomic operation that is performed at once comes after this PE's own on the element."""
+    """An atomic operation that is performed at once.
+
+    It comes after this PE's own on the element, and after those to the PE with a fence between.
+    """
     call = device(inner)
 
     def fetch(dst, pe):
-        force(remote_element(dst, pe), itemsize_of(dst), 0)
+        come_before(dst, pe)
         return call(dst, pe)
 
     def exchange(dst, value, pe):
-        force(remote_element(dst, pe), itemsize_of(dst), 0)
+        come_before(dst, pe)
         return call(dst, value, pe)
 
     def if_it_is(dst, cond, value, pe):
-        force(remote_element(dst, pe), itemsize_of(dst), 0)
+        come_before(dst, pe)
         return call(dst, cond, value, pe)
 
     if "cond" in op.params:

@@ -92,6 +92,7 @@ WEAK = np.dtype(
         ("fence", "i8"),
         ("flush", "i8"),
         ("force", "i8"),
+        ("catch_up", "i8"),
         ("settle", "i8"),
         ("nap", "i8"),
     ],
@@ -469,6 +470,22 @@ def force(weak: int, start: int, end: int, plain: int) -> int:
     return 0
 
 
+def catch_up(weak: int, pe: int) -> int:
+    """Perform what fences order before an operation to a PE that is performed at once."""
+    lock(weak)
+    w = as_weak(weak)
+    at = w.first
+    while at != 0:
+        it = as_pending(at)
+        if it.pe == pe and it.fenced != 0 and is_on(it.qps, QP_DEFAULT):
+            finish(weak, at)
+            at = w.first  # the list may have changed
+        else:
+            at = it.next
+    unlock(weak)
+    return 0
+
+
 # --- turns
 
 
@@ -600,7 +617,8 @@ def late(weak: int) -> int:
 # With the number of their words.
 OF_KERNELS: dict[str, tuple[Any, int]] = {
     "commit": (commit, 5), "left": (left, 5), "fence": (fence, 4), "flush": (flush, 2),
-    "settle": (settle, 2), "force": (force, 4), "nap": (nap, 2),
+    "settle": (settle, 2), "force": (force, 4),
+    "catch_up": (catch_up, 2), "nap": (nap, 2),
 }  # fmt: skip
 OF_HOSTS = {"join": (join, 2), "host_idle": (host_idle, 2), "late": (late, 1)}
 OF_LAUNCHES = {"idle": idle, "leave": leave}
