@@ -35,10 +35,10 @@ class Effect(NamedTuple):
     """What an operation does with the memory that one array argument names.
 
     `how` it is accessed: READS, WRITES or UPDATES (reads and writes at once); `kind`: as DATA, in
-    pieces and without order; as a SIGNAL, which is set, or added to if the argument `op` says so; or
-    as an ATOMIC element, which is changed as the operation's name says. `extent` says how much: "0", the
-    element 0; the name of an array, the first elements, as many as that has; "stride", `nelems`
-    elements, `{array}_stride` apart; "parts", as the operation's docstring says.
+    pieces and without order; as a SIGNAL, which is set, or added to if the argument `op` says so;
+    or as an ATOMIC element, which is changed as the operation's name says. `extent` says how much:
+    "0", the element 0; the name of an array, the first elements, as many as that has; "stride",
+    `nelems` elements, `{array}_stride` apart; "parts", as the operation's docstring says.
     """
 
     how: str
