@@ -305,7 +305,6 @@ SLOW = {
     "launch/test_failures.py": {
         "test_pes_watch_each_other": "exception-host",
         "test_a_job_is_followed_until_it_ends": "",
-        "test_what_is_quiet_for_long_is_reported_once_and_goes_on": "",
         "test_nothing_is_left_behind": "",
         "test_nohup": "",
         "test_sigusr1_asks_a_live_job": "",
@@ -337,7 +336,6 @@ SLOW = {
     },
     "launch/test_movers.py": {
         "test_a_native_thread_may_end_a_wait": "",
-        "test_a_handler_on_top_of_a_wait_may_end_it": "",
     },
     "launch/test_new.py": {
         "test_options_that_make_no_sense": "options0",

@@ -14,17 +14,19 @@ import selectors
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from gpushmem import code_store
 from gpushmem.check import command, log
-from gpushmem.check.exploration import Exploration, Run, events_of, run_of
+from gpushmem.check.exploration import Exploration, Loops, Run, run_of
 from gpushmem.check.turns import Schedule
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import Progress, progress
@@ -33,6 +35,8 @@ __all__ = ["load", "run_all", "run_by"]
 
 SUFFIX = ".schedule"
 FAILURES, SHOWN = 3, 3  # whose output is shown; operations that change places
+PATIENCE = 10.0  # seconds in which nobody has had a turn: the job is stuck, or 5 times slower
+MOST_POLLS = 1 << 18  # records of a job that is stuck: those of more are not looked at
 GRACE = 10  # seconds that runs may go on when the time is over
 
 
@@ -43,6 +47,8 @@ class _Result(NamedTuple):
     seen: command.Seen
     run: Run
     followed: bool  # whether it went as it was told
+    stuck: bool  # whether it was ended, as nobody had a turn for long
+    seconds: float
 
 
 def run_all(
@@ -55,7 +61,7 @@ def run_all(
     end = time.monotonic() + seconds
     every = _Every(run, found)
     with progress("checking schedules") as bar:
-        every.take(_made(run, [], found), [], ())
+        every.take(_made(run, [], found, Loops()), [], ())
         every.go_on(end, jobs or len(os.sched_getaffinity(0)), bar)
     found.remark(every.remarks(seconds))
     return every.code
@@ -63,7 +69,7 @@ def run_all(
 
 def run_by(run: Callable[[], int], found: command.Findings, threads: list[int]) -> int:
     """Run a job once, in this order."""
-    result = _made(run, threads, found)
+    result = _made(run, threads, found, Loops())
     found.take(result.seen)
     if not result.followed:
         found.remark(["the program did not follow the schedule: it has changed, or it is another"])
@@ -84,14 +90,38 @@ def load(name: str) -> list[int]:
     return list(threads)
 
 
-def _made(run: Callable[[], int], threads: list[int], found: command.Findings) -> _Result:
-    """Run a job, its operations in this order."""
+def _made(
+    run: Callable[[], int], threads: list[int], found: command.Findings, loops: Loops,
+    longest: float | None = None,
+) -> _Result:  # fmt: skip
+    """Run a job, its operations in this order; end it if nobody has a turn for `longest` seconds.
+
+    Threads that poll for what does not come would go on for ever.
+    """
+    began, over = time.monotonic(), threading.Event()
     with command.recorded() as folder:
         schedule = Schedule.made(folder, threads)
+        watch = threading.Thread(target=_end_if_stuck, args=(schedule, longest, over), daemon=True)
+        if longest is not None:
+            watch.start()
         code = run()
+        seconds, stuck = time.monotonic() - began, over.is_set()
+        over.set()
         traces = list(log.read(folder))
+        if stuck and sum(len(trace.records) for trace in traces) > MOST_POLLS:
+            traces = []
         history, seen = found.see(traces)
-        return _Result(code, seen, run_of(*events_of(history)), not schedule.given_up)
+        return _Result(code, seen, run_of(history, loops), not schedule.given_up, stuck, seconds)
+
+
+def _end_if_stuck(schedule: Schedule, longest: float, over: threading.Event) -> None:
+    turn, since = -1, time.monotonic()
+    while not over.wait(longest / 20):
+        if schedule.turns != turn:
+            turn, since = schedule.turns, time.monotonic()
+        elif time.monotonic() - since > longest:
+            over.set()
+            os.kill(os.getpid(), signal.SIGTERM)  # the launcher ends the PEs
 
 
 class _Every:
@@ -102,16 +132,22 @@ class _Every:
         self._exploration = Exploration()
         self._not_followed, self._not_ended = 0, 0
         self._failed = 0  # runs
+        self._seconds = 0.0  # that the first one took
         self.code = 0
 
     def take(self, result: _Result, threads: list[int], chain: tuple[str, ...]) -> None:
         """Take what a run has shown."""
         self._exploration.add(result.run._replace(chain=chain))
         self._not_followed += not result.followed
+        self._seconds = self._seconds or result.seconds
         told = f"only if {_text(chain)}; {_repeat(threads)}" if chain else ""
         self._found.take(result.seen, told)
         if result.code:
             self.code, self._failed = self.code or result.code, self._failed + 1
+
+    def _made(self, threads: list[int]) -> _Result:
+        longest = max(PATIENCE, 5 * self._seconds)
+        return _made(self._run, threads, self._found, self._exploration.loops, longest)
 
     def go_on(self, end: float, jobs: int, bar: Progress) -> None:
         """Run the others, so many at once, up to a time."""
@@ -121,7 +157,7 @@ class _Every:
                     following = self._exploration.next()
                     if following is None:
                         break
-                    _start(self._run, self._found, *following, results)
+                    _start(partial(self._made, following[0]), *following, results)
                 if not results.get_map():
                     return
                 ready = results.select(max(end + GRACE - time.monotonic(), 0))
@@ -145,8 +181,10 @@ class _Every:
         result = pickle.loads(data)  # noqa: S301  (of a process of our own)
         self.take(result, one.threads, one.chain)
         if result.code and self._failed <= FAILURES:
-            head = f"gpushmem check: the job fails if {_text(one.chain)}; {_repeat(one.threads)}"
-            sys.stderr.write(f"{head}\n{output}")
+            fails = "does not end: threads poll for ever" if result.stuck else "fails"
+            head = f"gpushmem check: the job {fails}, if {_text(one.chain)}"
+            output = "" if result.stuck else output
+            sys.stderr.write(f"{head}; {_repeat(one.threads)}\n{output}")
 
     def remarks(self, seconds: float) -> list[str]:
         """How many schedules have been run, of how many."""
@@ -170,7 +208,8 @@ class _Every:
 
 def _text(chain: tuple[str, ...]) -> str:
     """Which operations change places, the last three."""
-    return "... and " * (len(chain) > SHOWN) + " and ".join(chain[-SHOWN:])
+    chain = tuple(dict.fromkeys(chain))
+    return "..., " * (len(chain) > SHOWN) + ", and ".join(chain[-SHOWN:])
 
 
 def _repeat(threads: list[int]) -> str:
@@ -197,7 +236,7 @@ class _Child(NamedTuple):
 
 
 def _start(
-    run: Callable[[], int], found: command.Findings, threads: list[int], chain: tuple[str, ...],
+    made: Callable[[], _Result], threads: list[int], chain: tuple[str, ...],
     results: selectors.BaseSelector,
 ) -> None:  # fmt: skip
     """Make a run in a copy of this process."""
@@ -212,7 +251,7 @@ def _start(
             nothing = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((nothing, 0), (output.fileno(), 1), (output.fileno(), 2)):
                 os.dup2(source, target)
-            result = pickle.dumps(_made(run, threads, found))
+            result = pickle.dumps(made())
             with open(writer, "wb") as file:
                 file.write(result)
         except BaseException:  # noqa: BLE001  (it is told by its output)
@@ -235,6 +274,15 @@ def _ended(results: selectors.BaseSelector) -> Iterator[None]:
         for key in list(results.get_map().values()):
             os.kill(key.data.pid, signal.SIGTERM)
         for key in list(results.get_map().values()):
-            os.waitpid(key.data.pid, 0)
+            _wait_for(key.data.pid)
             key.data.result.close()
             key.data.output.close()
+
+
+def _wait_for(pid: int) -> None:
+    """Wait for the end of a process that has been asked to end."""
+    end = time.monotonic() + GRACE
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)  # its PEs end with it
+        time.sleep(0.01)

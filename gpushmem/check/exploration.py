@@ -39,9 +39,9 @@ from gpushmem.check.conditions import CHANGES, holds
 from gpushmem.check.history import History, Turn
 from gpushmem.check.turns import named, thread_named
 from gpushmem.check.vector_clock import Bit
-from gpushmem.ops import CMP_GE, CMP_GT
+from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_NE
 
-__all__ = ["Alternative", "Event", "Exploration", "Run", "Word", "events_of", "run_of"]
+__all__ = ["Event", "Exploration", "Loops", "Run", "Wait", "Word", "neighbours", "run_of"]
 
 MOST = 1 << 12  # events of a run that are looked at
 TRIES = 64  # ways in which a wait may have ended earlier
@@ -58,6 +58,14 @@ class Word(NamedTuple):
     value: int | None  # by which it is changed, if that is known
 
 
+class Wait(NamedTuple):
+    """What an event waits for."""
+
+    compare: int
+    wanted: tuple[int, ...]  # with what each of its words is compared
+    some: bool  # whether one of them is enough
+
+
 class Event(NamedTuple):
     """An operation that takes a turn."""
 
@@ -65,7 +73,7 @@ class Event(NamedTuple):
     what: str  # the operation and its line
     words: tuple[Word, ...]
     reads: bool  # whether what it returns depends on the words
-    wait: tuple[int, tuple[int, ...]] | None  # the comparison, and with what each word is compared
+    wait: Wait | None
     over: Bit | None  # what a clock has that knows of it
     known: dict[Any, int]  # masks of the clock with which it began
 
@@ -86,27 +94,74 @@ class Run(NamedTuple):
     threads: list[int]
     alternatives: list[Alternative]
     left_out: int  # events that were not looked at
+    loops: Loops | None = None
     chain: tuple[str, ...] = ()  # who has changed places, up to this run
 
 
 # --- from the history of a run
 
 
-def events_of(history: History) -> tuple[list[Event], list[Event]]:
-    """The events of a run, in their order; and the waits that have not ended."""
-    taken = sorted(history.turns, key=lambda turn: turn.number)
-    return [_event(history, t) for t in taken], [_event(history, t) for t in history.waiting]
+class Loops:
+    """The lines at which operations are tried until they succeed: that is to wait."""
+
+    def __init__(self) -> None:
+        self._again: set[str] = set()  # lines at which what had failed was tried again at once
+        self._given_up: set[str] = set()  # ... and was not, by a thread that went on
+
+    def add(self, other: Loops) -> None:
+        """Know what another run has shown."""
+        self._again |= other._again
+        self._given_up |= other._given_up
+
+    def failed(self, turn: Turn, following: Turn) -> bool:
+        """An operation has failed; returns whether the thread has tried it again at once."""
+        again = _what(turn) == _what(following)
+        (self._again if again else self._given_up).add(turn.site)
+        return again
+
+    def __contains__(self, site: str) -> bool:
+        return site in self._again and site not in self._given_up
 
 
-def _event(history: History, turn: Turn) -> Event:
+def run_of(history: History, known: Loops) -> Run:
+    """What there is to say of a run; `known`: from others."""
+    last: dict[Any, Turn] = {}
+    taken: dict[int, Turn] = {}
+    loops = Loops()
+    for turn in sorted(history.turns, key=lambda turn: turn.number):
+        before, clock = last.get(turn.who), turn.clock
+        if before is not None and before.failed and loops.failed(before, turn):
+            clock = taken.pop(before.number).clock  # what failures have told it does not matter
+        taken[turn.number] = last[turn.who] = turn._replace(clock=clock)
+    loops.add(known)
+    polling = [
+        taken.pop(turn.number)._replace(failed=False) for turn in last.values()
+        if turn.failed and turn.site in loops and not history.has_ended(turn)
+    ]  # fmt: skip
+    waiting = [_event(history, turn) for turn in history.waiting]
+    waiting += [_event(history, turn, True) for turn in polling]
+    events = [_event(history, turn, turn.site in loops) for turn in taken.values()]
+    return neighbours(events, waiting)._replace(loops=loops)
+
+
+def _what(turn: Turn) -> Any:
+    """What is tried again, and where."""
+    by = turn.by
+    return (turn.site, by.op.name, by.words) if isinstance(by, Call) else (turn.site, by.where)
+
+
+def _event(history: History, turn: Turn, polls: bool = False) -> Event:
+    """An event; `polls`: it is tried until it succeeds."""
     by, site = turn.by, turn.site
+    polls &= not turn.failed
     pe, launch, thread = turn.who
     masks = turn.clock.masks
     if not isinstance(by, Call):
-        what, value, where, size, used = by
-        word = Word(where[0], where[1], size, what, value)
+        change = "" if turn.failed else by.change
+        word = Word(by.where[0], by.where[1], 1, change, by.value)
         who = named(pe, launch, thread)
-        return Event(who, f"cuda.atomic at {_line(site)}", (word,), used, None, turn.over, masks)
+        wait = Wait(by.succeeds[0], by.succeeds[1], False) if polls and by.succeeds else None
+        return Event(who, f"cuda.atomic at {_line(site)}", (word,), by.used, wait, turn.over, masks)
     who, op = named(pe, launch, _first_thread(history, by)), by.op
     update = by.update
     values, status, _ = by.contents
@@ -118,7 +173,13 @@ def _event(history: History, turn: Turn) -> Event:
                 words.append(Word(space, start + k * item, item, change, update and update.value))
                 wanted.append(values.get(k, by.value))
     reads = op.returns.dtype is not None and not _is_unused(history, site, op.base)
-    wait = (by.compare, tuple(wanted)) if op.waits else None
+    wait = None
+    if op.waits or (polls and op.base.startswith("test")):
+        wait = Wait(by.compare, tuple(wanted), "_any" in op.base or "_some" in op.base)
+    elif polls:  # a compare-and-swap succeeds if it finds `cond`, a swap if it finds another value
+        is_swap = op.base == "atomic_swap"
+        compare, wish = (CMP_NE, by.value) if is_swap else (CMP_EQ, by.compare)
+        wait = Wait(compare, (wish,), False)
     what = f"{op.name} at {_line(site)}"
     return Event(who, what, tuple(words), reads, wait, turn.over, masks)
 
@@ -215,8 +276,7 @@ class _Schedule:
         event, found = self.events[j], 0
         if event.wait is not None:
             needed = [self._needed(event, k, word, before) for k, word in enumerate(event.words)]
-            # One that returns which word it was goes on if any is as it should be, others if all.
-            if (all if event.reads and len(needed) > 1 else any)(each is None for each in needed):
+            if (all if event.wait.some else any)(each is None for each in needed):
                 return None
             if not event.reads:
                 found = reduce(operator.or_, (each or 0 for each in needed), 0)
@@ -256,7 +316,7 @@ class _Schedule:
                     continue
                 for rest, on in self._without(i, j, fixed):
                     _, nearest_now = self._closed(self.fixed[j] | on)
-                    why = f"{_who(event)} before {_who(self.events[i])}"
+                    why = f"{_who(event)} comes before {_who(self.events[i])}"
                     yield Alternative(rest, j, self._name(j, nearest_now), why)
 
     def _without(self, i: int, j: int, fixed: int) -> Iterator[tuple[int, int]]:
@@ -287,7 +347,7 @@ class _Schedule:
 
 
 def _who(event: Event) -> str:
-    return f"{thread_named(event.who)} {event.what}"
+    return f"{event.what} by {thread_named(event.who)}"
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -330,7 +390,7 @@ def _conflict(one: tuple[Event, int, Word], other: tuple[Event, int, Word]) -> b
         return False
     for (waiting, index, _), (_, _, by) in ((one, other), (other, one)):
         if waiting.wait is not None and not waiting.reads:
-            return not _keeps(waiting.wait[0], waiting.wait[1][index], by)
+            return not _keeps(waiting.wait.compare, waiting.wait.wanted[index], by)
     if (event.reads and theirs.change) or (another.reads and word.change):
         return True
     return word.change != theirs.change or word.change not in CHANGES or not _same(word, theirs)
@@ -356,8 +416,7 @@ def _changed(value: int | None, word: Word) -> int | None:
 def _ends(event: Event, index: int, value: int | None) -> bool:
     """Whether a wait for this would go on if a word is this; False if that is not known."""
     assert event.wait is not None
-    compare, wanted = event.wait
-    return value is not None and holds(compare, value, wanted[index])
+    return value is not None and holds(event.wait.compare, value, event.wait.wanted[index])
 
 
 # --- all runs of a job
@@ -371,6 +430,7 @@ class Exploration:
         self._with: dict[int, list[int]] = defaultdict(list)  # name of an event -> runs
         self._left: deque[tuple[Run, Alternative]] = deque()
         self._asked: set[Any] = set()
+        self.loops = Loops()
         self.left_out = 0  # events of the longest run that were not looked at
 
     @property
@@ -385,6 +445,8 @@ class Exploration:
             self._with[name].append(len(self._runs))
         self._runs.append(names)
         self.left_out = max(self.left_out, run.left_out)
+        if run.loops is not None:
+            self.loops.add(run.loops)
         self._left.extend((run, alternative) for alternative in run.alternatives)
 
     def next(self) -> tuple[list[int], tuple[str, ...]] | None:
@@ -412,8 +474,8 @@ class Exploration:
         return any(names <= self._runs[k] for k in self._with.get(name, ()))
 
 
-def run_of(events: list[Event], waiting: list[Event]) -> Run:
-    """What there is to say of a run; `waiting`: waits that have not ended."""
+def neighbours(events: list[Event], waiting: list[Event]) -> Run:
+    """A run by its events, and by its waits that have not ended."""
     left_out, events = max(len(events) - MOST, 0), events[:MOST]
     made = _Schedule(events, waiting)
     return Run(

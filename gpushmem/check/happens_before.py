@@ -26,7 +26,7 @@ from gpushmem.check import log
 from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
-from gpushmem.check.history import Apart, History, Turn
+from gpushmem.check.history import Apart, Atomic, History, Turn
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pe_memory import Pe, refused, unheard
@@ -42,6 +42,7 @@ from gpushmem.check.vector_clock import (
     Bit,
     Clock,
 )
+from gpushmem.ops import CMP_EQ, CMP_NE
 from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
 from gpushmem.simt.observe import ADD, CAS, OTHER, SET, STORE
@@ -368,7 +369,9 @@ class _Replay:
 
     def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:
         result, wanted = words[1], CHANGES_NOTHING.get(call.op.base)
-        failed = wanted is not None and (result == getattr(call, wanted[0])) == (wanted[1] == "==")
+        failed = call.op.base.startswith("test") and result <= 0
+        if wanted is not None:
+            failed = (result == getattr(call, wanted[0])) == (wanted[1] == "==")
         self.history.turns.append(_turn_of(call, words[TURN[log.DONE]], failed))
 
     def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:
@@ -425,7 +428,9 @@ def _turn_of_update(pe: Pe, record: Any, words: list[int], over: Bit, clock: Clo
     failed = (what == CAS and old != expected) or (what == ADD and operand == 0)
     failed |= what == SET and operand == old
     value = None if what == OTHER else operand
-    by = "" if failed else HOW.get(what, "set"), value, pe.place(address, launch), 1, bool(how >> 8)
+    succeeds = {CAS: (CMP_EQ, (expected,)), SET: (CMP_NE, (operand,))}.get(what)
+    where, used = pe.place(address, launch), bool(how >> 8)
+    by = Atomic(HOW.get(what, "set"), value, where, used, succeeds)
     who = pe.pe, launch, int(record["thread"])
     return Turn(number, by, pe.site_of(record), who, over, clock, failed)
 

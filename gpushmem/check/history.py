@@ -14,7 +14,7 @@ from gpushmem.check.synchronization import Waits
 from gpushmem.check.vector_clock import ENDED, Bit, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD
 
-__all__ = ["Apart", "History", "Turn"]
+__all__ = ["Apart", "Atomic", "History", "Turn"]
 
 
 class Apart(NamedTuple):
@@ -30,12 +30,22 @@ class Turn(NamedTuple):
     """An operation that has had its turn (`turns`)."""
 
     number: int
-    by: Any  # the call; of an atomic operation of numba.cuda: how, operand, where, size, used
+    by: Any  # the call, or an `Atomic`
     site: str
     who: tuple[int, int, int]  # PE, launch, thread
     over: Bit
     clock: Clock  # with which it began
-    failed: bool  # it has changed nothing
+    failed: bool  # it has changed nothing, and a loop may try it again
+
+
+class Atomic(NamedTuple):
+    """An atomic operation of numba.cuda."""
+
+    change: str
+    value: int | None
+    where: Any
+    used: bool  # whether the program looks at what it returns
+    succeeds: Any  # a comparison, and with what: if it holds, it changes something
 
 
 class History:
@@ -63,6 +73,11 @@ class History:
         file, _, number = site.partition(" in ")[0].rpartition(":")
         path = self.files.get(file)
         return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
+
+    def has_ended(self, turn: Turn) -> bool:
+        """Whether the launch of a thread that has had a turn has ended."""
+        pe, launch, _ = turn.who
+        return not launch or self.pes[pe].launches[launch].ended is not None
 
     @property
     def without_pes(self) -> bool:

@@ -48,7 +48,8 @@ __all__ = ["PAUSES", "Schedule", "begin", "counted", "end", "named", "takes_turn
 # many there are in the list.
 SCHEDULE = np.dtype([(name, "i8") for name in ("holder", "turn", "listed", "given_up")])
 LIST, MOST = 64, 1 << 16  # where the list begins, in bytes, and how long it is at most
-POLLS, SLOTS, SLOT = LIST + 8 * MOST, 1 << 12, 24  # of each poll what it saw
+SLOT_BITS, SLOT = 12, 24
+POLLS, SLOTS = LIST + 8 * MOST, 1 << SLOT_BITS  # of each poll what it saw
 SIZE = POLLS + SLOTS * SLOT
 TURN, LISTED = (offset(SCHEDULE, name) for name in ("turn", "listed"))
 PATIENCE = 1_000_000_000  # nanoseconds in which nobody has had a turn
@@ -71,10 +72,9 @@ def named(pe: int, launch: int, thread: int) -> int:
 
 
 def thread_named(who: int) -> str:
-    """A thread, for people."""
-    pe, launch = who >> PE_BITS, who >> LAUNCH_BITS & (1 << PE_BITS - LAUNCH_BITS) - 1
+    """A thread, for people; that of a kernel of one thread as its PE."""
     thread = (who & (1 << LAUNCH_BITS) - 1) - 1
-    return f"PE {pe}'s " + (f"launch {launch}, thread {thread}," if launch else "host,")
+    return f"PE {who >> PE_BITS}" + f", thread {thread}" * (thread > 0)
 
 
 # --- in kernels, and in C functions for hosts
@@ -203,7 +203,7 @@ def counted(group, nothing, seen):
 @device
 def slot(schedule, number):
     """One of the slots for what polls saw."""
-    return schedule + POLLS + SLOT * ((number >> 20) & (SLOTS - 1))
+    return schedule + POLLS + SLOT * ((number >> 64 - SLOT_BITS) & (SLOTS - 1))
 
 
 # --- on hosts
@@ -261,6 +261,11 @@ class Schedule:
     def of(folder: Path) -> Schedule | None:
         """That of a job, if it has one."""
         return Schedule(folder) if (folder / "schedule").exists() else None
+
+    @property
+    def turns(self) -> int:
+        """How many there have been."""
+        return int(self._head["turn"][0])
 
     @property
     def given_up(self) -> bool:
