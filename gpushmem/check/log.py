@@ -259,9 +259,10 @@ class Log:
         named = {text.partition(":")[0] for text in self._texts.values()}
         files = {}
         for name, module in list(sys.modules.items()):
-            path = getattr(module, "__file__", None)
-            if path and Path(path).name in named and is_users(name):
-                files[Path(path).name] = path
+            path = getattr(module, "__file__", None) or ""
+            file = path.rpartition("/")[2]
+            if file in named and is_users(name):
+                files[file] = path
         self.describe(files=files)
 
 

@@ -309,7 +309,7 @@ def command(
         try:
             local.check_room(n_pes, pipes=tag_output)
             what: Any = program
-            if _preload(chosen, n_pes):
+            if _preload(chosen, None if check_runs == "all" else n_pes):
                 what = target
             outcome = local.launch(
                 n_pes, what, heap_size=heap_size, tag_output=tag_output,
@@ -411,7 +411,7 @@ def _with_names(target: Callable[[], object]) -> Callable[[], object]:
     return run
 
 
-def _preload(backend: str, n_pes: int) -> bool:
+def _preload(backend: str, n_pes: int | None) -> bool:
     """Prepare what the PEs are forked with, and show what is compiled for that, the first time."""
     from gpushmem.start.launch import local  # noqa: PLC0415  (see `command`)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpushmem.artifacts import numba_extensions
 from gpushmem.simt.base import printing
 from gpushmem.simt.compiler.target import simt_target
 from gpushmem.simt.grid import entry, kernel_cache
@@ -20,6 +21,7 @@ def warm_up(n_processes: int | None) -> None:
         # What compiling needs. Where each process has a core, those that compile make it as fast.
         simt_target.typing_context.refresh()
         simt_target.target_context.refresh()
+        numba_extensions.extensions()
 
 
 def build() -> None:
