@@ -82,13 +82,20 @@ class Access(NamedTuple):
         """Whether it matters which of two accesses to the same bytes comes first.
 
         Atomic ones do not conflict, but where one sets a word and the other changes it: if that
-        comes first it is lost; and where one is atomic for too few threads.
+        comes first it is lost; where one is atomic for too few threads; and where they are of
+        different widths, or of different parts of a word.
         """
+        if not self.writes and not other.writes:
+            return False
         if self.atomic and other.atomic:
             both = self.change, other.change
             lost = "set" in both and any(how in CHANGES for how in both)
-            return lost or self.too_narrow_for(other)
-        return self.writes or other.writes
+            return lost or self.too_narrow_for(other) or self.is_other_word(other)
+        return True
+
+    def is_other_word(self, other: Access) -> bool:
+        """Whether two atomic accesses that overlap are not of the same word."""
+        return self.size != other.size or (self.start - other.start) % self.size != 0
 
     def too_narrow_for(self, other: Access) -> bool:
         """Whether one of two atomic accesses, by `numba.cuda`, is so on its own GPU only."""

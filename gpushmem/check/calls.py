@@ -12,7 +12,7 @@ from gpushmem.check.log import PHASE
 from gpushmem.check.vector_clock import CALLED, DONE, READ, Bit, Clock, is_fenced
 from gpushmem.ops import OPS, QP_DEFAULT
 from gpushmem.ops.roles import QueuePair, QueuePairs
-from gpushmem.ops.row import Effect, Op
+from gpushmem.ops.row import DATA, READS, Effect, Op
 
 __all__ = ["ROWS", "Call", "Extent", "extent", "gather", "known_to_all", "spread", "threads_of"]
 
@@ -62,10 +62,18 @@ class Call:
         self.effects: list[Extent] = []
         self.word: Any = None  # what it updates, or looks at
         self.update: Write | None = None
-        self.words: list[tuple[Any, int, int, int, bool]] = []  # see `happens_before._effects`
+        # The words: memory, start, bytes of one, how many, whether they are written.
+        self.words: list[tuple[Any, int, int, int, bool]] = []
         self.known: Any = None  # the clock with which it began, if it takes a turn
         self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
         self.bit = 0  # its number among those of its PE for the same target; a signal has the next
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it only reads memory of another PE."""
+        effects = self.op.facts.effects
+        remote = [e for e in effects if self.pe >= 0 and self.op.arrays[e.array].symmetric]
+        return bool(remote) and all(e.how == READS and e.kind == DATA for e in remote)
 
     def place(self) -> tuple[Any, ...]:
         """Its line, PE, launch, thread and the thread's clock: of each call another one."""

@@ -92,11 +92,11 @@ FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
 }
 
 
-def problems(traces: list[log.Trace]) -> tuple[History, list[report.Problem]]:
-    """What is wrong with a job that was recorded."""
+def problems(traces: list[log.Trace], exact: bool = False) -> tuple[History, list[report.Problem]]:
+    """What is wrong with a job that was recorded; `exact`: see `happens_before.history`."""
     gc.disable()  # what is made is kept: looking for garbage would take a third of the time
     try:
-        history = happens_before.history(traces)
+        history = happens_before.history(traces, exact)
     finally:
         gc.enable()
     return history, report.problems(
@@ -126,9 +126,9 @@ class Findings:
         """Analyse the logs in a folder."""
         self.take(self.see(list(log.read(folder)))[1])
 
-    def see(self, traces: list[log.Trace]) -> tuple[History, Seen]:
-        """Analyse the logs of a run."""
-        history, found = problems(traces)
+    def see(self, traces: list[log.Trace], exact: bool = False) -> tuple[History, Seen]:
+        """Analyse the logs of a run; `exact`: see `happens_before.history`."""
+        history, found = problems(traces, exact)
         form = FORMS[self._form]
         new = {p.key(): form(history, p) for p in self._known.without(history, found)}
         return history, Seen(new, _unchecked(history, traces), self._known)

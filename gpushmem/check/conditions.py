@@ -48,6 +48,13 @@ class Write(NamedTuple):
     clock: Clock  # what is known when it arrives
     call: Any  # the operation's
     stamp: int = 0  # where it is in the log
+    goes_on: bool = False  # whether who sees it has seen the write before it, too
+    block: Any = None  # who writes it, if its threads learn more: `near`
+    near: Clock | None = None
+
+    def told(self, block: Any) -> Clock:
+        """What a thread of a block learns that sees it."""
+        return self.clock if self.near is None or block != self.block else self.near
 
     def after(self, other: Write) -> bool:
         """Whether it arrives after another one in every run."""

@@ -45,6 +45,7 @@ class _Result(NamedTuple):
 
     code: int
     seen: command.Seen
+    foreseen: command.Seen | None  # what other orders may show, as far as this one tells
     run: Run
     followed: bool  # whether it went as it was told
     stuck: bool  # whether it was ended, as nobody had a turn for long
@@ -63,6 +64,7 @@ def run_all(
     with progress("checking schedules") as bar:
         every.take(_made(run, [], found, Loops()), [], ())
         every.go_on(end, jobs or len(os.sched_getaffinity(0)), bar)
+        every.foresee()
     found.remark(every.remarks(seconds))
     return every.code
 
@@ -70,7 +72,9 @@ def run_all(
 def run_by(run: Callable[[], int], found: command.Findings, threads: list[int]) -> int:
     """Run a job once, in this order."""
     result = _made(run, threads, found, Loops())
-    found.take(result.seen)
+    for seen in (result.seen, result.foreseen):
+        if seen is not None:
+            found.take(seen)
     if not result.followed:
         found.remark(["the program did not follow the schedule: it has changed, or it is another"])
     return result.code
@@ -110,8 +114,11 @@ def _made(
         traces = list(log.read(folder))
         if stuck and sum(len(trace.records) for trace in traces) > MOST_POLLS:
             traces = []
-        history, seen = found.see(traces)
-        return _Result(code, seen, run_of(history, loops), not schedule.given_up, stuck, seconds)
+        history, seen = found.see(traces, exact=True)
+        foreseen = None if longest is not None else found.see(traces)[1]
+        return _Result(
+            code, seen, foreseen, run_of(history, loops), not schedule.given_up, stuck, seconds
+        )
 
 
 def _end_if_stuck(schedule: Schedule, longest: float, over: threading.Event) -> None:
@@ -132,6 +139,7 @@ class _Every:
         self._exploration = Exploration()
         self._not_followed, self._not_ended = 0, 0
         self._failed = 0  # runs
+        self._foreseen: command.Seen | None = None
         self._seconds = 0.0  # that the first one took
         self.code = 0
 
@@ -142,12 +150,24 @@ class _Every:
         self._seconds = self._seconds or result.seconds
         told = f"only if {_text(chain)}; {_repeat(threads)}" if chain else ""
         self._found.take(result.seen, told)
+        self._foreseen = self._foreseen or result.foreseen
         if result.code:
             self.code, self._failed = self.code or result.code, self._failed + 1
 
     def _made(self, threads: list[int]) -> _Result:
         longest = max(PATIENCE, 5 * self._seconds)
         return _made(self._run, threads, self._found, self._exploration.loops, longest)
+
+    def foresee(self) -> None:
+        """Where not all schedules have been run, take what the first one tells of others."""
+        if self._foreseen is not None and self.left:
+            self._found.take(self._foreseen, "as the first run tells of orders that were not tried")
+
+    @property
+    def left(self) -> int:
+        """How many schedules have not been run, at least."""
+        lost = self._not_ended + self._not_followed + bool(self._exploration.left_out)
+        return self._exploration.more() + lost
 
     def go_on(self, end: float, jobs: int, bar: Progress) -> None:
         """Run the others, so many at once, up to a time."""

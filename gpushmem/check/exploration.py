@@ -29,19 +29,20 @@ from __future__ import annotations
 import operator
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from typing import Any, NamedTuple, cast
 
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.calls import Call
 from gpushmem.check.conditions import CHANGES, holds
+from gpushmem.check.happens_before import CHANGES_NOTHING
 from gpushmem.check.history import History, Turn
 from gpushmem.check.turns import named, thread_named
 from gpushmem.check.vector_clock import Bit
-from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_NE
+from gpushmem.ops import CMP_GE, CMP_GT
 
-__all__ = ["Event", "Exploration", "Loops", "Run", "Wait", "Word", "neighbours", "run_of"]
+__all__ = ["Event", "Exploration", "Loops", "Run", "Word", "neighbours", "run_of", "waits_for"]
 
 MOST = 1 << 12  # events of a run that are looked at
 TRIES = 64  # ways in which a wait may have ended earlier
@@ -61,9 +62,10 @@ class Word(NamedTuple):
 class Wait(NamedTuple):
     """What an event waits for."""
 
-    compare: int
+    goes_on: Callable[[int, int], bool]  # by what a word is, and what it is compared with
     wanted: tuple[int, ...]  # with what each of its words is compared
-    some: bool  # whether one of them is enough
+    some: bool = False  # whether one of them is enough
+    grows: bool = False  # whether it goes on after additions, too, if it would before
 
 
 class Event(NamedTuple):
@@ -160,28 +162,38 @@ def _event(history: History, turn: Turn, polls: bool = False) -> Event:
         change = "" if turn.failed else by.change
         word = Word(by.where[0], by.where[1], 1, change, by.value)
         who = named(pe, launch, thread)
-        wait = Wait(by.succeeds[0], by.succeeds[1], False) if polls and by.succeeds else None
+        wait = _until(by.fails, by.given) if polls and by.fails else None
         return Event(who, f"cuda.atomic at {_line(site)}", (word,), by.used, wait, turn.over, masks)
     who, op = named(pe, launch, _first_thread(history, by)), by.op
     update = by.update
     values, status, _ = by.contents
     words, wanted = [], []
-    for space, start, item, size, writes in by.words:
+    for space, start, item, times, writes in by.words:
         change = "" if not writes or turn.failed else update.how if update else "set"
-        for k in range(max(size // item, 1)):
+        for k in range(times):
             if not status.get(k):
                 words.append(Word(space, start + k * item, item, change, update and update.value))
                 wanted.append(values.get(k, by.value))
     reads = op.returns.dtype is not None and not _is_unused(history, site, op.base)
     wait = None
     if op.waits or (polls and op.base.startswith("test")):
-        wait = Wait(by.compare, tuple(wanted), "_any" in op.base or "_some" in op.base)
-    elif polls:  # a compare-and-swap succeeds if it finds `cond`, a swap if it finds another value
-        is_swap = op.base == "atomic_swap"
-        compare, wish = (CMP_NE, by.value) if is_swap else (CMP_EQ, by.compare)
-        wait = Wait(compare, (wish,), False)
+        some = "_any" in op.base or "_some" in op.base
+        wait = waits_for(by.compare, tuple(wanted), some)
+    elif polls:
+        given = by.compare if op.base == "atomic_compare_swap" else by.value
+        wait = _until(CHANGES_NOTHING[op.base], given)
     what = f"{op.name} at {_line(site)}"
     return Event(who, what, tuple(words), reads, wait, turn.over, masks)
+
+
+def waits_for(compare: int, wanted: tuple[int, ...], some: bool = False) -> Wait:
+    """What a wait is for."""
+    return Wait(partial(holds, compare), wanted, some, compare in (CMP_GE, CMP_GT))
+
+
+def _until(fails: Callable[[int, int], bool], given: int) -> Wait:
+    """What a loop is for that tries an operation until it does not fail."""
+    return Wait(lambda value, wanted: not fails(value, wanted), (given,))
 
 
 def _line(site: str) -> str:
@@ -390,19 +402,19 @@ def _conflict(one: tuple[Event, int, Word], other: tuple[Event, int, Word]) -> b
         return False
     for (waiting, index, _), (_, _, by) in ((one, other), (other, one)):
         if waiting.wait is not None and not waiting.reads:
-            return not _keeps(waiting.wait.compare, waiting.wait.wanted[index], by)
+            return not _keeps(waiting.wait, waiting.wait.wanted[index], by)
     if (event.reads and theirs.change) or (another.reads and word.change):
         return True
     return word.change != theirs.change or word.change not in CHANGES or not _same(word, theirs)
 
 
-def _keeps(compare: int, wanted: int, by: Word) -> bool:
+def _keeps(wait: Wait, wanted: int, by: Word) -> bool:
     """Whether a wait that would go on would do so after this change, too."""
     if by.value is None:
         return False
     if by.change == "set":
-        return holds(compare, by.value, wanted)
-    return compare in (CMP_GE, CMP_GT) and by.change in ("add", "or") and by.value >= 0
+        return wait.goes_on(by.value, wanted)
+    return wait.grows and by.change in ("add", "or") and by.value >= 0
 
 
 def _changed(value: int | None, word: Word) -> int | None:
@@ -416,7 +428,7 @@ def _changed(value: int | None, word: Word) -> int | None:
 def _ends(event: Event, index: int, value: int | None) -> bool:
     """Whether a wait for this would go on if a word is this; False if that is not known."""
     assert event.wait is not None
-    return value is not None and holds(event.wait.compare, value, event.wait.wanted[index])
+    return value is not None and event.wait.goes_on(value, event.wait.wanted[index])
 
 
 # --- all runs of a job

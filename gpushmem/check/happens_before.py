@@ -14,8 +14,9 @@ system", 1978; complete and incomplete operations as in OpenSHMEM 1.5, sections 
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
 from gpushmem.check.history import Apart, Atomic, History, Turn
-from gpushmem.check.launches import Launch
+from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pe_memory import Pe, refused, unheard
 from gpushmem.check.synchronization import HOW, Update
@@ -42,23 +43,31 @@ from gpushmem.check.vector_clock import (
     Bit,
     Clock,
 )
-from gpushmem.ops import CMP_EQ, CMP_NE
 from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
-from gpushmem.simt.observe import ADD, CAS, OTHER, SET, STORE
+from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
-__all__ = ["history"]
+__all__ = ["CHANGES_NOTHING", "history"]
 
 PASSES = 64  # at most, until waits order nothing new
-SYSTEM = 2  # scope of a fence
 TURN = {log.DONE: 3, log.UPDATE: 5}  # which word of a record is the number of its turn
-# Operations that change nothing if what they return is, or is not, this argument.
-CHANGES_NOTHING = {"atomic_compare_swap": ("compare", "!="), "atomic_swap": ("value", "==")}
+# Whether an operation has changed nothing, by what it returns and its argument.
+CHANGES_NOTHING: dict[Any, Callable[[int, int], bool]] = {
+    "atomic_compare_swap": operator.ne, "atomic_swap": operator.eq,
+    "atomic_fetch_or": lambda old, bits: old | bits == old,
+    "atomic_fetch_and": lambda old, bits: old & bits == old,
+    "atomic_fetch_add": lambda _, value: value == 0,
+}  # fmt: skip
+OF_UPDATES = {
+    CAS: CHANGES_NOTHING["atomic_compare_swap"], SET: CHANGES_NOTHING["atomic_swap"],
+    OR: CHANGES_NOTHING["atomic_fetch_or"], AND: CHANGES_NOTHING["atomic_fetch_and"],
+    ADD: CHANGES_NOTHING["atomic_fetch_add"],
+}  # fmt: skip
 
 
-def history(traces: Iterable[Trace]) -> History:
-    """What the logs say."""
-    made = History(traces)
+def history(traces: Iterable[Trace], exact: bool = False) -> History:
+    """What the logs say; `exact`: reads order what they saw in this run (`Waits.exact`)."""
+    made = History(traces, exact)
     _Replay(made).run()
     return made
 
@@ -245,11 +254,9 @@ class _Replay:
     def _threadfence(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         scope, thread = words[0], int(record["thread"])
-        if scope == SYSTEM:
+        if scope == OF_SYSTEM:
             clock.stores_are(OUT, pe.pe)
-        if scope:
-            launch = pe.launches[int(record["launch"])]
-            launch.release([thread], clock.copy(), scope == SYSTEM)
+        pe.launches[int(record["launch"])].release([thread], clock.copy(), scope)
         self._keep(pe, record)
 
     # --- barriers of kernels
@@ -339,7 +346,7 @@ class _Replay:
             launch = pe.launches[int(record["launch"])]
             thread = int(record["thread"])
             threads = range(*threads_of(launch, call, thread))
-            launch.release(threads, clock.copy(), system=True)
+            launch.release(threads, clock.copy(), OF_SYSTEM)
         if call.effects:
             if self._turns and self._collect:
                 call.known = clock.copy()
@@ -357,7 +364,7 @@ class _Replay:
             self._leave(pe, pe.teams.get(call.team), clock)
         if self._collect and words[TURN[log.DONE]]:
             self._had_turn(pe, call, words)
-        self.waits.hear(pe, call, clock, words)
+        self.waits.hear(pe, call, clock, words, int(record["stamp"]))
         completion = facts.completion
         if completion is None or completion.source == RETURN:
             call.mark(clock, READ)
@@ -368,10 +375,11 @@ class _Replay:
         self._spread(pe, record, call, clock)
 
     def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:
-        result, wanted = words[1], CHANGES_NOTHING.get(call.op.base)
-        failed = call.op.base.startswith("test") and result <= 0
-        if wanted is not None:
-            failed = (result == getattr(call, wanted[0])) == (wanted[1] == "==")
+        result, base = words[1], call.op.base
+        failed = base.startswith("test") and result <= 0
+        if base in CHANGES_NOTHING:
+            argument = call.compare if base == "atomic_compare_swap" else call.value
+            failed = CHANGES_NOTHING[base](result, argument)
         self.history.turns.append(_turn_of(call, words[TURN[log.DONE]], failed))
 
     def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:
@@ -401,18 +409,21 @@ class _Replay:
             local_read = effect.how == READS and not (call.pe >= 0 and role.symmetric)
             over = call.over(READ if local_read else DONE, signal)
             atomic = effect.kind != DATA or op.plain in ("p", "g")
+            pieces = size, stride, times
+            if atomic and times == 1:  # word by word
+                pieces = item, item, size // item
             now = told if signal else reading if effect.how == READS else arriving
             for space in spaces if times else ():
                 self._add(
                     Access(
-                        space, start, size, stride, times, effect.how != READS, atomic, pe.pe,
+                        space, start, *pieces, effect.how != READS, atomic, pe.pe,
                         launch, int(record["thread"]), 0, int(record["clock"]), call.site, op, call,
                         over, now, call.stamp,
                     )
                 )  # fmt: skip
             call.word = spaces[0], start
             if atomic and times:
-                call.words.append((*call.word, item, size, effect.how != READS))
+                call.words.append((*call.word, item, pieces[2], effect.how != READS))
             if effect.how != READS and atomic:
                 self.waits.write(call, effect, call.word, now, over)
 
@@ -425,12 +436,11 @@ def _turn_of_update(pe: Pe, record: Any, words: list[int], over: Bit, clock: Clo
     """The turn of an atomic operation of numba.cuda."""
     address, how, operand, expected, old, number = words
     what, launch = how & 0xFF, int(record["launch"])
-    failed = (what == CAS and old != expected) or (what == ADD and operand == 0)
-    failed |= what == SET and operand == old
+    given = expected if what == CAS else operand
+    failed = what in OF_UPDATES and OF_UPDATES[what](old, given)
     value = None if what == OTHER else operand
-    succeeds = {CAS: (CMP_EQ, (expected,)), SET: (CMP_NE, (operand,))}.get(what)
     where, used = pe.place(address, launch), bool(how >> 8)
-    by = Atomic(HOW.get(what, "set"), value, where, used, succeeds)
+    by = Atomic(HOW.get(what, "set"), value, where, used, OF_UPDATES.get(what), given)
     who = pe.pe, launch, int(record["thread"])
     return Turn(number, by, pe.site_of(record), who, over, clock, failed)
 
@@ -441,19 +451,21 @@ def _put_in_order(pe: Pe, call: Call, clock: Clock) -> None:
     if call.qps is not None:  # operations to one PE, on these queue pairs
         qps, to = call.qps, call.pe
 
-        def on(target: int) -> int:
-            return pe.on(qps, target) if target == to else 0
+        on = pe.on if orders == "quiet" else pe.fenced
+
+        def of_target(target: int) -> int:
+            return on(qps, target) if target == to else 0
 
         if orders == "quiet":
-            clock.complete(pe.pe, on)
+            clock.complete(pe.pe, of_target)
         else:
-            clock.fence(pe.pe, qps, on)
+            clock.fence(pe.pe, qps, of_target)
     elif orders in ("quiet", "barrier"):
         clock.complete(pe.pe)
     elif orders == "flush":
         clock.know_of_calls(pe.pe, READ)
     elif orders == "fence":
-        clock.fence(pe.pe, DEFAULT_QPS, partial(pe.on, DEFAULT_QPS))
+        clock.fence(pe.pe, DEFAULT_QPS, partial(pe.fenced, DEFAULT_QPS))
 
 
 HANDLERS = {

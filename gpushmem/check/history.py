@@ -45,13 +45,14 @@ class Atomic(NamedTuple):
     value: int | None
     where: Any
     used: bool  # whether the program looks at what it returns
-    succeeds: Any  # a comparison, and with what: if it holds, it changes something
+    fails: Any  # (what it was, `given`) -> whether it changes nothing
+    given: int
 
 
 class History:
     """What all PEs did; `happens_before` fills it."""
 
-    def __init__(self, traces: Iterable[Trace]) -> None:
+    def __init__(self, traces: Iterable[Trace], exact: bool = False) -> None:
         self.pes = {trace.pe: Pe(trace) for trace in traces}
         self.files: dict[str, str] = {}
         for pe in self.pes.values():
@@ -59,7 +60,7 @@ class History:
                 self.files |= fact.get("files", {})
                 if fact.get("path"):
                     self.files[Path(fact["path"]).name] = fact["path"]
-        self.waits = Waits()
+        self.waits = Waits(exact)
         self.passes = 0  # over the logs, if they were too few to learn all that waits order
         self.accesses: list[Access] = []  # of operations and hosts
         self.exposed: list[Access] = []  # by hosts: from then on unseen
@@ -139,13 +140,18 @@ class History:
 
         Each is made after somebody took the lock, and is over, and fenced, when it is given back.
         """
+        blocks = [
+            self.pes[access.pe].block_of((access.pe, access.launch, thread))
+            for access, thread in ((first, one), (second, two))
+        ]
+        block = blocks[0] if blocks[0] == blocks[1] else None
         for sections in self.waits.sections:
             held = [
                 {
                     taken
                     for taken, back in sections
                     if taken.known(self.clock_of(access, thread))
-                    and self.over(access, thread, back.clock)
+                    and self.over(access, thread, back.told(block))
                 }
                 for access, thread in ((first, one), (second, two))
             ]

@@ -58,7 +58,7 @@ from gpushmem.ops.row import THREAD as THREAD_SCOPE
 from gpushmem.simt.functions import device, inlined, kept
 from gpushmem.simt.layout import BLOCK as BLOCK_RECORD
 from gpushmem.simt.layout import FIBER, LAUNCH, SPREAD, THREAD
-from gpushmem.simt.observe import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
+from gpushmem.simt.observe import ADD, AND, CAS, LOAD, OR, PLACE_BYTES, SET, VALUED, Observer
 from gpushmem.simt.thread import fiber_word, launch_word, pause, site_word, thread_word
 
 __all__ = [
@@ -106,8 +106,11 @@ FOREVER = 1 << 62
 OF_CLOCK = -0x3D4D51C2D82B14B1  # odd; THREAD.mark is `number` * SPREAD + `clock` * OF_CLOCK
 TURN = 3  # which word of a DONE is its turn
 EVENTS_OF_CALL = 2  # its clock advances at the call, and at the return
-# Operations that change nothing if what they return is, or is not, this argument.
-CHANGES_NOTHING = {"atomic_compare_swap": ("cond", "!="), "atomic_swap": ("value", "==")}
+# Operations that change nothing if what they return is, or is not, this argument, or has its bits.
+CHANGES_NOTHING = {
+    "atomic_compare_swap": ("cond", "!="), "atomic_swap": ("value", "=="),
+    "atomic_fetch_or": ("value", "|"), "atomic_fetch_and": ("value", "&"),
+}  # fmt: skip
 COMPARED = "cmp", "cond", "op"  # arguments of which an operation has one at most, if a number
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
@@ -359,6 +362,8 @@ def updated(place, address, what, operand, expected, old, used):
         (what == CAS and old != expected)
         or (what == ADD and operand == 0)
         or (what == SET and operand == old)
+        or (what == OR and operand | old == old)
+        or (what == AND and operand & old == old)
     )
     if nothing:
         # A loop that polls sees the same many times, and a failure that nobody looks at is nothing.
@@ -606,6 +611,15 @@ def generate(call: Any) -> None:
             )
 
 
+def _changes_nothing(call: Any, result: Any, name: str, how: str) -> Any:
+    """Whether a call has changed nothing, as an int64; see CHANGES_NOTHING."""
+    builder, argument = call.builder, call.integer(name)
+    if how in ("|", "&"):
+        combine, how = {"|": builder.or_, "&": builder.and_}[how], "=="
+        argument = combine(result, argument)
+    return builder.zext(builder.icmp_signed(how, result, argument), i64(0).type)
+
+
 def generate_after(call: Any, result: Any, kind: int, _: Any) -> None:
     """Record that it has been performed; `kind` of result: 0 a number, 1 a truth, 2 neither."""
     call.run(own_event)
@@ -616,10 +630,9 @@ def generate_after(call: Any, result: Any, kind: int, _: Any) -> None:
     if polls(call.op):
         nothing, wanted = i64(1), CHANGES_NOTHING.get(call.op.base)
         if wanted is not None:
-            name, predicate = wanted
+            name, how = wanted
             integer = isinstance(call.argtypes[name], types.Integer)
-            seen = call.builder.icmp_signed(predicate, result, call.integer(name))
-            nothing = call.builder.zext(seen, nothing.type) if integer else i64(0)
+            nothing = _changes_nothing(call, result, name, how) if integer else i64(0)
     if turns.takes_turns(call.op):
         turn = call.run(counted, scope, nothing, result, returns=types.intp)
     words = i64(KIND_OF[call.op.name]), result, i64(kind), turn, i64(0), i64(0)

@@ -10,8 +10,9 @@ from typing import Any
 from gpushmem.check.log import PHASE
 from gpushmem.check.vector_clock import ENDED, OUT, SENT, Clock
 
-__all__ = ["Block", "Launch"]
+__all__ = ["OF_BLOCK", "OF_GPU", "OF_SYSTEM", "Block", "Launch"]
 
+OF_BLOCK, OF_GPU, OF_SYSTEM = range(3)  # scopes of a fence
 GRID = "grid", 0  # ends the key of a clock's time for the meetings of the grid
 
 
@@ -56,7 +57,7 @@ class Launch:
         self.came: dict[Any, int] = defaultdict(int)  # how often, by group and thread
         self.grids: list[dict[int, int]] = []  # when each thread came to each meeting of the grid
         self.updates = 0  # atomic operations of numba.cuda so far
-        self.released: dict[tuple[int, bool], Clock] = {}  # what threads have fenced; for whom
+        self.released: dict[tuple[int, int], Clock] = {}  # what threads have fenced; for whom
 
     def block_of(self, thread: int) -> Block:
         """The block of a thread."""
@@ -101,12 +102,11 @@ class Launch:
         clock.times[self.pe, self.number, thread] = when
         return clock
 
-    def release(self, threads: Iterable[int], clock: Clock, system: bool) -> None:
-        """What threads know is visible before what they write from now on."""
+    def release(self, threads: Iterable[int], clock: Clock, scope: int) -> None:
+        """What threads know is visible, to those of a scope, before what they write from now on."""
         for thread in threads:
-            self.released[thread, False] = clock
-            if system:
-                self.released[thread, True] = clock
+            for smaller in range(scope + 1):
+                self.released[thread, smaller] = clock
 
     def keep(self, thread: int, when: int, stamp: int) -> None:
         """Keep what a thread knows from an event on."""

@@ -47,6 +47,7 @@ class Pe:
         self.launches: dict[int, Launch] = {}
         self.ended = 0  # a bit for each launch
         self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
+        self.gets: dict[int, int] = defaultdict(int)  # ... of these, those that only fetch
         # ... and those that use a queue pair: target -> its number -> bits of operations
         self.on_qps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.current: dict[Any, Call] = {}  # the call that a thread is in
@@ -57,8 +58,14 @@ class Pe:
         """Give a call its number among those for its target."""
         call.bit = self.bits[call.pe]
         self.bits[call.pe] += 2
+        if call.fetches:
+            self.gets[call.pe] |= 3 << call.bit
         if call.qp != QP_DEFAULT:
             self.on_qps[call.pe][call.qp] |= 3 << call.bit
+
+    def fenced(self, qps: int, target: int) -> int:
+        """As `on`, of those that a fence orders: not of gets."""
+        return self.on(qps, target) & ~self.gets[target]
 
     def on(self, qps: int, target: int) -> int:
         """Which operations for a target use queue pairs of a set, as bits."""
@@ -76,6 +83,11 @@ class Pe:
         text = self.sites.get(int(record["site"]), "?")
         launch = self.launches.get(int(record["launch"]))
         return launch.site if launch is not None and ":" not in text else text
+
+    def block_of(self, who: tuple[int, int, int]) -> Any:
+        """The block of a thread, given by PE, launch and number; None: it is of the host."""
+        pe, number, thread = who
+        return (pe, number, thread // self.launches[number].threads) if number else None
 
     def event(self, record: Any) -> Clock:
         """The clock of who made a record, at this event."""

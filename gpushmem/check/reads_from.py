@@ -50,16 +50,14 @@ class _Index:
 
     def agrees(self, write: Write) -> bool:
         """Whether what is said of the writes still holds when this replaces one of them."""
-        place, masks = self.place.get(write.over), write.clock.masks
-        return place is not None and all(
-            masks.get(key, 0) & bits == bits for key, bits in self.common[place].items()
-        )
+        place = self.place.get(write.over)
+        return place is not None and write.clock.has_all(self.common[place])
 
     def all_after(self, who: Bit) -> int:
         """From which place on all writes come after a wait."""
         key, bit = who[:3], who.bit
         return bisect.bisect_left(
-            self.common, True, key=lambda masks: bool(masks.get(key, 0) >> bit & 1)
+            self.common, True, key=lambda clock: bool(clock.masks.get(key, 0) >> bit & 1)
         )
 
     def equal(self, value: int, first: int, end: int) -> Iterator[int]:
@@ -72,14 +70,17 @@ class _Index:
         )
 
 
-def _common(clocks: list[Clock]) -> list[Masks]:
-    """Of each clock, what was called, has arrived or was updated, as it and all after it know."""
-    made: list[Masks] = []
+def _common(clocks: list[Clock]) -> list[Clock]:
+    """Of each clock what it and all after it know: threads' times, and masks of some kinds."""
+    made: list[Clock] = []
     for clock in reversed(clocks):
         masks = {key: bits for key, bits in clock.masks.items() if key[0] in COMMON}
+        times = clock.times
         if made:
-            masks = {key: bits & made[-1].get(key, 0) for key, bits in masks.items()}
-        made.append({key: bits for key, bits in masks.items() if bits})
+            later = made[-1]
+            masks = {key: bits & later.masks.get(key, 0) for key, bits in masks.items()}
+            times = {k: min(time, later.times[k]) for k, time in times.items() if k in later.times}
+        made.append(Clock(times, {key: bits for key, bits in masks.items() if bits}))
     return made[::-1]
 
 
@@ -89,6 +90,8 @@ class Word:
     def __init__(self) -> None:
         self.writes: dict[Any, Write] = {}
         self._index: _Index | None = None
+        self._order: list[tuple[int, int]] = []  # stamps of the writes, and their places in ...
+        self._overs: list[Any] = []
         self._puts = 0  # since the index was made
         self._known: deque[Known] = deque(maxlen=LAYERS)  # each has the writes of the one before
 
@@ -104,15 +107,15 @@ class Word:
     def drop(self, write: Write) -> None:
         """There was no such write."""
         if self.writes.pop(write.over, None):
-            self._index = None
+            self._index, self._order = None, []
 
     def _forget(self, write: Write) -> None:
         """Forget what has been made of a write."""
         while self._known and self._known[-1].has(write.over):
             self._known.pop()
 
-    def hear(self, who: Bit, clock: Clock, compare: int, value: int) -> Heard:
-        """Let `clock` know what a wait that returned must have seen.
+    def hear(self, who: Bit, clock: Clock, compare: int, value: int, block: Any) -> Heard:
+        """Let `clock` know what a wait, of a thread of a block, that returned must have seen.
 
         A clock that knows `who` is that of something that comes after the wait.
         """
@@ -120,11 +123,34 @@ class Word:
         seen = frozenset(write.over for write in hearing.needed(compare, value))
         known = hearing.known_by_all(compare, value)
         for over in seen:
-            clock.join(self.writes[over].clock)
+            clock.join(self.writes[over].told(block))
             over.tell(clock)
-        for key, bits in known.items():
-            clock.know(key, bits)
-        return Heard(seen, known)
+        clock.join(known)
+        return Heard(seen, known.masks, known.times)
+
+    def read(self, call: Any, clock: Clock, stamp: int, block: Any) -> Heard:
+        """Let `clock` know the writes that a read has seen in this run, before that stamp.
+
+        They are the last one, and those before it up to one that has replaced the word, and did not
+        read it: the last release, as in C++, and all that its sequence has.
+        """
+        seen = []
+        for write in self._in_order(stamp):
+            if write.call is not call:
+                seen.append(write.over)
+                clock.join(write.told(block))
+                write.over.tell(clock)
+                if not write.goes_on:
+                    break
+        return Heard(frozenset(seen), {}, {})
+
+    def _in_order(self, stamp: int) -> Iterator[Write]:
+        """The writes before a stamp, the last one first."""
+        if len(self._order) != len(self.writes):
+            self._order = sorted((write.stamp, k) for k, write in enumerate(self.writes.values()))
+            self._overs = [*self.writes]
+        for k in range(bisect.bisect_left(self._order, (stamp, -1)) - 1, -1, -1):
+            yield self.writes[self._overs[self._order[k][1]]]
 
     def replaced(self, who: Bit, clock: Clock, compare: int, value: int) -> Replaced | None:
         """The write that may keep a wait from ending, as its condition does not hold after that.
@@ -175,7 +201,8 @@ class Heard(NamedTuple):
     """What a wait has heard."""
 
     writes: frozenset[Any]  # that it must have seen
-    known: Masks  # by each of the writes of which it must have seen one
+    masks: Masks  # of what each of the writes knows of which it must have seen one
+    times: dict[Any, int]
 
 
 class Replaced(NamedTuple):
@@ -242,20 +269,20 @@ class _Hearing:
             return None
         return Replaced(_first(changes), None)
 
-    def known_by_all(self, compare: int, value: int) -> Masks:
+    def known_by_all(self, compare: int, value: int) -> Clock:
         """What those writes know of which one at least has come before the wait."""
         index, known = self._index, self._known
         if index.only_set:
             if any(holds(compare, number, value) for number in known.numbers()):
-                return {}
+                return Clock()
             first = next(self._satisfying(compare, value), None)
-            return {} if first is None else index.common[index.place[first.over]]
+            return Clock() if first is None else index.common[index.place[first.over]]
         possible = list(self._possible(self._unknown()))
         if not possible:
-            return {}
+            return Clock()
         certain = known.writes(possible[-1], possible)
         n = first_to_hold(certain, possible, compare, value)
-        return index.common[index.place[possible[n - 1].over]] if n else {}
+        return index.common[index.place[possible[n - 1].over]] if n else Clock()
 
     def _of_sets(self, compare: int, value: int) -> list[Write]:
         """Of a word that is only set: what comes before each set that satisfies the condition."""

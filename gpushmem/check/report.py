@@ -435,6 +435,8 @@ class _Race(Problem):
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
         if a.atomic and b.atomic and a.too_narrow_for(b):
             return "cuda.atomic is atomic for the threads of its own GPU only"
+        if a.atomic and b.atomic and a.is_other_word(b):
+            return "atomic accesses of different widths, or to parts of a word, are not atomic"
         if a.atomic and b.atomic:
             return "a word is set and changed in any order: the change may be lost"
         two = "two writes" if a.writes and b.writes else "a write and a read"
@@ -505,6 +507,8 @@ class _Race(Problem):
         if self.kind() == "scope":
             narrow = a if a.op is None else b
             return f"an operation of gpushmem, such as atomic_add, at {narrow.site}"
+        if a.atomic and b.atomic and a.is_other_word(b):
+            return f"one width for both, {a.size} and {b.size} bytes here, or an order"
         if b.op is not None and b.op.facts.waits_for and a.op is None and a.writes:
             return f"p, atomic_set or signal_op instead of the store, as {b.op.name} waits for it"
         neighbour = self._neighbour()

@@ -12,6 +12,7 @@ import numpy as np
 from gpushmem.check.accesses import SHARED_MEMORY, other_pe
 from gpushmem.check.calls import Call
 from gpushmem.check.conditions import CHANGES, Write
+from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM
 from gpushmem.check.pe_memory import Pe
 from gpushmem.check.reads_from import Heard, Replaced, Word
 from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
@@ -91,9 +92,12 @@ def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
 class Waits:
     """The words, and what was heard of their writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool = False) -> None:
         self.words: dict[Any, Word] = defaultdict(Word)
         self.heard: dict[Any, Heard] = {}  # by each wait
+        # Whether a read orders what it has seen in this run, not only what it must have seen: for
+        # those who look at every other order, too.
+        self.exact = exact
         self.hears = False  # whether waits order anything yet
         self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
         # Waits, the index and place of the word, and what may keep it from ending.
@@ -162,17 +166,27 @@ class Waits:
     # --- what is heard
 
     def _hear(
-        self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int
+        self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int, block: Any
     ) -> None:
         word = self.words[where]
         if self.hears:
-            self.heard[who, index] = word.hear(who, clock, compare, value)
+            self.heard[who, index] = word.hear(who, clock, compare, value, block)
 
-    def hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
-        """What a wait, or a test, lets its caller know."""
+    def _read(
+        self, where: Any, who: Bit, index: int, clock: Clock, value: int, block: Any, call: Any,
+        stamp: int,
+    ) -> None:  # fmt: skip
+        """Hear what a read has seen that is no wait."""
+        if not self.exact:
+            self._hear(where, who, index, clock, CMP_EQ, value, block)
+        elif self.hears:
+            self.heard[who, index] = self.words[where].read(call, clock, stamp, block)
+
+    def hear(self, pe: Pe, call: Call, clock: Clock, words: list[int], stamp: int) -> None:
+        """What a wait, or a test, that has returned lets its caller know."""
         op, result, truth = call.op, words[1], words[2]
         if op.base.startswith("atomic_") and op.returns.dtype is not None and words[2] == INTEGER:
-            self._fetch(call, clock, result)
+            self._fetch(pe, call, clock, result, stamp)
             return
         looked = [e for e in call.effects if e.effect.how == READS and e.effect.kind != DATA]
         if not looked or op.base.startswith("atomic_"):
@@ -194,8 +208,15 @@ class Waits:
                 seen = self.heard[who, index].writes if (who, index) in self.heard else ()
                 for write in self._of_other_blocks(pe, call, where, clock, seen):
                     self.apart.append((call, index, where, write))
-            if result or truth != TRUTH:  # it did not give up
-                self._hear(where, who, index, clock, compare, expected)
+            if not result and truth == TRUTH:  # it gave up
+                continue
+            block = pe.block_of(call.who())
+            if op.waits:
+                self._hear(where, who, index, clock, compare, expected, block)
+            elif self.exact or op.base == "signal_fetch":
+                self._read(where, who, index, clock, expected, block, call, stamp)
+            else:
+                self._hear(where, who, index, clock, compare, expected, block)
 
     def _of_other_blocks(
         self, pe: Pe, call: Call, where: Any, clock: Clock, needed: Iterable[Any]
@@ -213,9 +234,10 @@ class Waits:
             if others and not launch.has_begun(block, clock):
                 yield write
 
-    def _fetch(self, call: Call, clock: Clock, old: int) -> None:
+    def _fetch(self, pe: Pe, call: Call, clock: Clock, old: int, stamp: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
-        self._hear(call.word, call.over(CALLED), 0, clock, CMP_EQ, old)
+        block = pe.block_of(call.who())
+        self._read(call.word, call.over(CALLED), 0, clock, old, block, call, stamp)
         change = call.op.base.removeprefix("atomic_")
         if call.update is None or change not in ("compare_swap", "swap"):
             return
@@ -253,35 +275,43 @@ class Waits:
         if effect.how == UPDATES:
             clock = clock.copy()
             call.mark(clock, CALLED)
-        call.update = Write(over, how, value, clock, call, call.stamp)
+        goes_on = how in CHANGES or call.op.returns.dtype is not None
+        call.update = Write(over, how, value, clock, call, call.stamp, goes_on)
         self.words[where].put(call.update)
 
     def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> Bit:
         """An atomic operation of numba.cuda; returns what a clock has that knows it."""
-        address, how, operand, expected, old, _ = words
-        what, used = how & 0xFF, bool(how >> 8)
+        address, as_called, operand, expected, old, _ = words
+        what, used = as_called & 0xFF, bool(as_called >> 8)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
         where = pe.place(address, launch.number)
         step = Bit(UPDATED, pe.pe, launch.number, launch.updates)
         launch.updates += 1
+        block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            self._hear(where, step, 0, clock, CMP_EQ, old)
+            self._read(where, step, 0, clock, old, block, None, int(record["stamp"]))
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
             target = other_pe(where[0], pe.pe)
-            known = launch.released.get((thread, target is not None), launch.begun).copy()
+            scope = OF_GPU if target is None else OF_SYSTEM
+            known, near = (
+                launch.released.get((thread, for_whom), launch.begun).copy()
+                for for_whom in (scope, OF_BLOCK)
+            )
             if target is not None:
                 known.before_writes_to(pe.pe, target)
-            for key, mask in clock.masks.items():
-                if key[0] == UPDATED:
-                    known.know(key, mask)
-            step.tell(known)
+            for told in (known, near):
+                for key, mask in clock.masks.items():
+                    if key[0] == UPDATED:
+                        told.know(key, mask)
+                step.tell(told)
             value = operand if what != OTHER else None
             by = Update(
                 "atomic operation", pe.site_of(record), clock.copy(), pe.pe, launch.number, thread,
                 int(record["clock"]),
             )  # fmt: skip
-            write = Write(step, HOW.get(what, "set"), value, known, by, int(record["stamp"]))
+            how, stamp = HOW.get(what, "set"), int(record["stamp"])
+            write = Write(step, how, value, known, by, stamp, True, block, near)
             self.words[where].put(write)
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))

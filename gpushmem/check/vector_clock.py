@@ -91,6 +91,12 @@ class Clock:
             key: mask & other.masks[key] for key, mask in self.masks.items() if key in other.masks
         }
 
+    def has_all(self, other: Clock) -> bool:
+        """Whether it knows all that another one knows."""
+        return all(self.masks.get(k, 0) & bits == bits for k, bits in other.masks.items()) and all(
+            self.times.get(k, -1) >= time for k, time in other.times.items()
+        )
+
     def has(self, kind: int, pe: int, target: int, bit: int) -> bool:
         """Whether a bit is set."""
         return bool(self.masks.get((kind, pe, target), 0) >> bit & 1)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from gpushmem.check.conditions import holds
-from gpushmem.check.exploration import Event, Exploration, Wait, Word, neighbours
+from gpushmem.check.exploration import Event, Exploration, Word, neighbours, waits_for
 from gpushmem.check.turns import named
 from gpushmem.check.vector_clock import UPDATED, Bit
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_LT
@@ -98,7 +98,7 @@ def event(thread, number, name, word, numbers, old):
         change = ""
     where = Word(("heap", 0), 8 * word, 8, change, value)
     reads = name in ("fetch_add", "swap", "cas", "read")
-    wait = Wait(one, (two,), False) if name == "wait" else None
+    wait = waits_for(one, (two,)) if name == "wait" else None
     over = Bit(UPDATED, thread, 0, number)
     return Event(named(thread, 0, 0), name, (where,), reads, wait, over, {})
 

@@ -259,6 +259,41 @@ def loser_writes_too(pes=3):
     kernel[1, 1](shmem.zeros(1, dtype="int32"), shmem.zeros(8), shmem.ones(8))
 
 
+def half_of_a_word(pes=3):
+    """A counter of 64 bits, half of which another PE adds to as to one of 32."""
+
+    @shmem.jit
+    def kernel(words, halves):
+        me = shmem.my_pe()
+        if me == 1:
+            shmem.atomic_add(words, 1, 0)  # <- 1
+        elif me == 2:
+            if FIXED:
+                shmem.atomic_add(words, 1, 0)
+            else:
+                shmem.atomic_add(halves, 1, 0)  # <- 2
+
+    words = shmem.zeros(2, dtype="int64")
+    kernel[1, 1](words, words.view("int32"))
+
+
+def signal_by_four_bytes(pes=2):
+    """A flag of 64 bits that is set by a `p` of 32 bits."""
+
+    @shmem.jit
+    def kernel(flag, half):
+        if shmem.my_pe() == 1:
+            if FIXED:
+                shmem.p(flag, 1, 0)
+            else:
+                shmem.p(half, 1, 0)  # <- 1
+        else:
+            shmem.wait_until(flag, shmem.CMP_EQ, 1)  # <- 2
+
+    flag = shmem.zeros(1, dtype="int64")
+    kernel[1, 1](flag, flag.view("int32"))
+
+
 shmem.init()
 globals()[sys.argv[1]]()
 shmem.finalize()

@@ -179,6 +179,28 @@ def new_values_before_the_old_were_fetched(pes=2):
     kernel[1, 1](a, copy, shmem.zeros(1, dtype="uint64"), shmem.zeros(1, dtype="uint64"))
 
 
+def fence_for_a_get(pes=2):
+    """A fence between get_nbi and the signal that lets the owner change what is fetched."""
+
+    # fence orders no gets: OpenSHMEM 1.5, "shmem_fence": Put, AMO, and memory store routines.
+    @shmem.jit
+    def kernel(a, copy, done):
+        if shmem.my_pe() == 0:
+            shmem.signal_wait_until(done, shmem.CMP_GE, 1)
+            a[0] = 2  # <- 2
+        else:
+            shmem.get_nbi(copy, a, 0)  # <- 1
+            if FIXED:
+                shmem.quiet()
+            else:
+                shmem.fence()
+            shmem.signal_op(done, 1, shmem.SIGNAL_SET, 0)
+            shmem.quiet()
+
+    a, copy = shmem.zeros(1, dtype="float32"), shmem.zeros(1, dtype="float32")
+    kernel[1, 1](a, copy, shmem.zeros(1, dtype="uint64"))
+
+
 def source_of_put_signal_nbi(pes=2):
     """The source of put_signal_nbi is filled again while it is being sent."""
 

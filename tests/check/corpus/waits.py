@@ -420,6 +420,30 @@ def fetched_when_g_has_seen_it(pes=2):
     kernel[1, 1](part, copy, shmem.zeros(1, "int64"), shmem.zeros(1, "uint64"), out)
 
 
+def credits_one_too_few(pes=2):
+    """A window of three slots, and a sender that goes on when there is no room yet."""
+    window, messages = 3, 8
+
+    @shmem.jit
+    def kernel(box, src, out, arrived, credit):
+        me, short = shmem.my_pe(), 0 if FIXED else 1
+        for m in range(messages):
+            slot = m % window
+            if me == 0:
+                if m >= window + short:
+                    shmem.signal_wait_until(credit, shmem.CMP_GE, m - window + 1 - short)
+                src[m] = m
+                there, arrives = box[slot : slot + 1], arrived[slot:]
+                shmem.put_signal(there, src[m : m + 1], arrives, m + 1, shmem.SIGNAL_SET, 1)  # <- 1
+            else:
+                shmem.signal_wait_until(arrived[slot:], shmem.CMP_GE, m + 1)  # <- 3
+                out[m] = box[slot]  # <- 2
+                shmem.signal_op(credit, 1, shmem.SIGNAL_ADD, 0)
+
+    box, src, out = (shmem.zeros(n, dtype="int32") for n in (window, messages, messages))
+    kernel[1, 1](box, src, out, shmem.zeros(window, "uint64"), shmem.zeros(1, "uint64"))
+
+
 shmem.init()
 globals()[sys.argv[1]]()
 shmem.finalize()

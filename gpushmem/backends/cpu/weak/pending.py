@@ -395,13 +395,13 @@ def left(weak: int, fiber: int, calls: int, pe: int, qps: int) -> int:
 
 
 def fence(weak: int, fiber: int, pe: int, qps: int) -> int:
-    """Order what a thread's fence covers before what is called from now on."""
+    """Order what a thread's fence covers before what is called from now on; but gets."""
     lock(weak)
     w = as_weak(weak)
     w.fences += 1
     at = w.first
     while at != 0:
-        if is_of(at, pe, qps) and covered(at, fiber):
+        if is_of(at, pe, qps) and covered(at, fiber) and as_pending(at).borrows != TO:
             if as_pending(at).fenced == 0:
                 as_pending(at).fenced = w.fences
             as_pending(at).qps |= qps
