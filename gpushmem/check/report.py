@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -64,10 +65,34 @@ def _place(problem: Problem) -> list[tuple[str, int]]:
 
 
 def text_of(found: list[str]) -> str:
-    """The report of these problems."""
-    n = len(found)
-    head = f"gpushmem check: {n} problem{'s' * (n != 1)} found\n\n" if n else ""
-    return head + "\n".join(found)
+    """The report of these problems; those that one line mends are told with the first of them."""
+    n, causes = len(found), _by_cure(found)
+    if not n:
+        return ""
+    of = f", {len(causes)} cause{'s' * (len(causes) != 1)}" * (len(causes) < n)
+    shown = (
+        first + "".join(f"  the same cure mends: {_in_short(other)}\n" for other in others)
+        for first, *others in causes
+    )
+    return f"gpushmem check: {n} problem{'s' * (n != 1)} found{of}\n\n" + "\n".join(shown)
+
+
+def _by_cure(found: list[str]) -> list[list[str]]:
+    """The problems together that a cure mends at one line."""
+    groups: dict[str, list[str]] = {}
+    for text in found:
+        cure = CURE.search(text)
+        groups.setdefault(cure[1] if cure else text, []).append(text)
+    return list(groups.values())
+
+
+CURE = re.compile(r"^  missing: (.* at \S+:\d+)", re.MULTILINE)
+WHERE = re.compile(r" it at (\S+:\d+)")
+
+
+def _in_short(text: str) -> str:
+    """A problem in a line: what, and the lines of its accesses."""
+    return f"{text.partition(chr(10))[0]} ({' and '.join(WHERE.findall(text))})"
 
 
 class Problem:
