@@ -107,7 +107,47 @@ def last_thread_of_a_block(pes=1):
         i, n = cuda.threadIdx.x, cuda.blockDim.x
         count = cuda.shared.array(1, dtype="int32")
         if i == 0:
+            count[0] = 0
+        cuda.syncthreads()
+        parts[i] = i  # <- 1
+        if i < n - 1 or FIXED:
+            cuda.threadfence()
+        if cuda.atomic.add(count, 0, 1) == n - 1:
+            for k in range(n):
+                total[0] += parts[k]  # <- 2
+
+    kernel[1, 3](shmem.zeros(3, dtype="int32"), shmem.zeros(1, dtype="int32"))
+
+
+def counter_cleared_atomically(pes=1):
+    """As above; the counter is cleared by an atomic operation, which others wait for."""
+
+    @shmem.jit
+    def kernel(parts, total):
+        i, n = cuda.threadIdx.x, cuda.blockDim.x
+        count = cuda.shared.array(1, dtype="int32")
+        if i == 0:
             cuda.atomic.exch(count, 0, 0)
+        cuda.syncthreads()
+        parts[i] = i  # <- 1
+        if i < n - 1 or FIXED:
+            cuda.threadfence()
+        if cuda.atomic.add(count, 0, 1) == n - 1:
+            for k in range(n):
+                total[0] += parts[k]  # <- 2
+
+    kernel[1, 3](shmem.zeros(3, dtype="int32"), shmem.zeros(1, dtype="int32"))
+
+
+def fence_of_the_block(pes=1):
+    """As above; the fence is of the block only, which is enough for its threads."""
+
+    @shmem.jit
+    def kernel(parts, total):
+        i, n = cuda.threadIdx.x, cuda.blockDim.x
+        count = cuda.shared.array(1, dtype="int32")
+        if i == 0:
+            count[0] = 0
         cuda.syncthreads()
         parts[i] = i  # <- 1
         if i < n - 1 or FIXED:

@@ -117,9 +117,9 @@ def toggled_twice(pes=3):
         if me > 0 and FIXED:
             shmem.atomic_add(bell, 1, 0)
         elif me > 0:
-            shmem.atomic_xor(bell, 1, 0)  # <- fails
+            shmem.atomic_xor(bell, 1, 0)  # <- 1
         else:
-            shmem.wait_until(bell, shmem.CMP_NE, 0)
+            shmem.wait_until(bell, shmem.CMP_NE, 0)  # <- 2
 
     kernel[1, 1](shmem.zeros(1, dtype="uint32"))
 

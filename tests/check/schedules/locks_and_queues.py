@@ -196,16 +196,18 @@ def the_same_item_twice(pes=2):
             last = shmem.atomic_fetch(bottom, 0) - 1
             shmem.atomic_set(bottom, last, 0)
             first = shmem.atomic_fetch(top, 0)
-            if first < last:
+            if first < last or (
+                first == last
+                and (not FIXED or shmem.atomic_compare_swap(top, first, first + 1, 0) == first)
+            ):
                 task = last
-            elif first == last:
-                if not FIXED or shmem.atomic_compare_swap(top, first, first + 1, 0) == first:
-                    task = last
         else:
             first = shmem.atomic_fetch(top, 0)
-            if first < shmem.atomic_fetch(bottom, 0):
-                if shmem.atomic_compare_swap(top, first, first + 1, 0) == first:
-                    task = first
+            if (
+                first < shmem.atomic_fetch(bottom, 0)
+                and shmem.atomic_compare_swap(top, first, first + 1, 0) == first
+            ):
+                task = first
         if task >= 0:
             shmem.put(results[task:], src, 0)  # <- 1 <- 2
 
