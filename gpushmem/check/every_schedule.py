@@ -65,7 +65,7 @@ def run_all(
         every.take(_made(run, [], found, Loops()), [], ())
         every.go_on(end, jobs or len(os.sched_getaffinity(0)), bar)
         every.foresee()
-    found.remark(every.remarks(seconds))
+    found.remark(every.remarks(min(seconds, time.monotonic() - end + seconds)))
     return every.code
 
 
@@ -153,6 +153,9 @@ class _Every:
         self._foreseen = self._foreseen or result.foreseen
         if result.code:
             self.code, self._failed = self.code or result.code, self._failed + 1
+            if not chain:
+                name = _repeat(result.run.threads)
+                sys.stderr.write(f"gpushmem check: the job fails in its first run; {name}\n")
 
     def _made(self, threads: list[int]) -> _Result:
         longest = max(PATIENCE, 5 * self._seconds)
@@ -208,22 +211,28 @@ class _Every:
 
     def remarks(self, seconds: float) -> list[str]:
         """How many schedules have been run, of how many."""
-        n, more = self._exploration.schedules, self._exploration.more() + self._not_ended
-        said = "no problem in any of its " if not (self._found.problems or self.code) else ""
-        if self._exploration.left_out:
-            more_of = f"; of the longest run {self._exploration.left_out} operations were left out"
-        else:
-            more_of = ""
+        n, left = self._exploration.schedules, self.left
         schedules = f"{n} schedule{'s' * (n != 1)}"
-        if more:
-            said = said.replace("any of its ", "")
-            return [
-                f"{said}{schedules}, of at least {n + more}, in {seconds:g} s{more_of}; "
-                "--check-budget gives more time"
-            ]
-        all_of = "" if said else ", all there are"
-        lost = f"; {self._not_followed} could not be followed" if self._not_followed else ""
-        return [f"{said}{schedules}{all_of}{more_of}{lost}"]
+        fails = f"; the job fails in {self._failed}" if self._failed else ""
+        if not left:
+            if self._found.problems or self.code:
+                return [f"{schedules}, all there are{fails}"]
+            return [f"no problem in {f'any of its {schedules}' if n > 1 else 'its only schedule'}"]
+        no_problem = "" if self._found.problems or self.code else "no problem in "
+        said = [f"{no_problem}{schedules}, of at least {n + left}, in {seconds:.3g} s{fails}"]
+        if self._exploration.more() or self._not_ended:
+            said[0] += "; --check-budget gives more time"
+        if self._not_followed:
+            said.append(
+                f"{self._not_followed} orders could not be followed: a thread waits there for what "
+                "comes later, and not by an operation of gpushmem"
+            )
+        if self._exploration.left_out:
+            said.append(
+                f"{self._exploration.left_out} operations of the longest run were not looked at: "
+                "check fewer steps"
+            )
+        return said
 
 
 def _text(chain: tuple[str, ...]) -> str:

@@ -27,7 +27,6 @@ Source: Flanagan and Godefroid, "Dynamic partial-order reduction for model check
 from __future__ import annotations
 
 import operator
-import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
@@ -36,9 +35,8 @@ from typing import Any, NamedTuple, cast
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.calls import Call
 from gpushmem.check.conditions import CHANGES, holds
-from gpushmem.check.happens_before import CHANGES_NOTHING
 from gpushmem.check.history import History, Turn
-from gpushmem.check.turns import named, thread_named
+from gpushmem.check.turns import CHANGES_NOTHING, named, thread_named
 from gpushmem.check.vector_clock import Bit
 from gpushmem.ops import CMP_GE, CMP_GT
 
@@ -174,7 +172,7 @@ def _event(history: History, turn: Turn, polls: bool = False) -> Event:
             if not status.get(k):
                 words.append(Word(space, start + k * item, item, change, update and update.value))
                 wanted.append(values.get(k, by.value))
-    reads = op.returns.dtype is not None and not _is_unused(history, site, op.base)
+    reads = op.returns.dtype is not None and history.looks_at_result(by)
     wait = None
     if op.waits or (polls and op.base.startswith("test")):
         some = "_any" in op.base or "_some" in op.base
@@ -207,11 +205,6 @@ def _first_thread(history: History, call: Call) -> int:
         return thread
     threads = history.pes[call.by].launches[launch].threads
     return thread - (thread % threads if call.scope == 2 else thread % threads % LANES)
-
-
-def _is_unused(history: History, site: str, name: str) -> bool:
-    """Whether a line is a call of an operation whose result nobody looks at."""
-    return bool(re.match(rf"(\w+\.)*{name}\w*\(", history.source(site)))
 
 
 # --- a run and its neighbours

@@ -14,9 +14,8 @@ system", 1978; complete and incomplete operations as in OpenSHMEM 1.5, sections 
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pe_memory import Pe, refused, unheard
 from gpushmem.check.synchronization import HOW, Update
+from gpushmem.check.turns import CHANGES_NOTHING, changes_nothing
 from gpushmem.check.vector_clock import (
     CALLED,
     DEFAULT_QPS,
@@ -47,17 +47,11 @@ from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
-__all__ = ["CHANGES_NOTHING", "history"]
+__all__ = ["history"]
 
+WAITS = [number for number, op in enumerate(ROWS) if op.waits]
 PASSES = 64  # at most, until waits order nothing new
 TURN = {log.DONE: 3, log.UPDATE: 5}  # which word of a record is the number of its turn
-# Whether an operation has changed nothing, by what it returns and its argument.
-CHANGES_NOTHING: dict[Any, Callable[[int, int], bool]] = {
-    "atomic_compare_swap": operator.ne, "atomic_swap": operator.eq,
-    "atomic_fetch_or": lambda old, bits: old | bits == old,
-    "atomic_fetch_and": lambda old, bits: old & bits == old,
-    "atomic_fetch_add": lambda _, value: value == 0,
-}  # fmt: skip
 OF_UPDATES = {
     CAS: CHANGES_NOTHING["atomic_compare_swap"], SET: CHANGES_NOTHING["atomic_swap"],
     OR: CHANGES_NOTHING["atomic_fetch_or"], AND: CHANGES_NOTHING["atomic_fetch_and"],
@@ -88,7 +82,7 @@ class _Replay:
         events: list[tuple[int, int, int]] = []
         for pe in self.pes.values():
             records = pe.trace.records
-            left_out = refused(records)
+            left_out = refused(records, WAITS if self._turns else ())
             if not self._turns:
                 left_out |= unheard(pe, records)
             places = np.flatnonzero((records["kind"] > log.ACCESS) & ~left_out)
@@ -364,7 +358,8 @@ class _Replay:
             self._leave(pe, pe.teams.get(call.team), clock)
         if self._collect and words[TURN[log.DONE]]:
             self._had_turn(pe, call, words)
-        self.waits.hear(pe, call, clock, words, int(record["stamp"]))
+        looks = op.base.startswith("signal_wait") and self.history.looks_at_result(call)
+        self.waits.hear(pe, call, clock, words, int(record["stamp"]), looks)
         completion = facts.completion
         if completion is None or completion.source == RETURN:
             call.mark(clock, READ)
@@ -375,11 +370,9 @@ class _Replay:
         self._spread(pe, record, call, clock)
 
     def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:
-        result, base = words[1], call.op.base
-        failed = base.startswith("test") and result <= 0
-        if base in CHANGES_NOTHING:
-            argument = call.compare if base == "atomic_compare_swap" else call.value
-            failed = CHANGES_NOTHING[base](result, argument)
+        given = call.compare if call.op.base == "atomic_compare_swap" else call.value
+        fetches = call.op.base in ("signal_fetch", "atomic_fetch", "g")
+        failed = not fetches and changes_nothing(call.op, words[1], given)
         self.history.turns.append(_turn_of(call, words[TURN[log.DONE]], failed))
 
     def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:

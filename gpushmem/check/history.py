@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,10 @@ class History:
         file, _, number = site.partition(" in ")[0].rpartition(":")
         path = self.files.get(file)
         return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
+
+    def looks_at_result(self, call: Any) -> bool:
+        """Whether a program may look at what a call returns: the call is not a statement."""
+        return not re.match(rf"(\w+\.)*{call.op.base}\w*\(", self.source(call.site))
 
     def has_ended(self, turn: Turn) -> bool:
         """Whether the launch of a thread that has had a turn has ended."""

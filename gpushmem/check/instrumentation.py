@@ -96,6 +96,7 @@ FIRST = offset(PLACE, "first")
 as_log, as_record, as_run, as_place = map(view, (LOG, RECORD, RUN, PLACE))
 as_fiber, as_launch, as_thread, as_block = map(view, (FIBER, LAUNCH, THREAD, BLOCK_RECORD))
 begin_turn, counted, end_turn = turns.begin, turns.counted, turns.end
+schedule_word = turns.schedule_word
 RECORD_BYTES, RUN_BYTES = RECORD.itemsize, RUN.itemsize
 
 SHARED, BLOCK_BITS, PHASE, ROWS, HOW = (
@@ -367,8 +368,7 @@ def updated(place, address, what, operand, expected, old, used):
     )
     if nothing:
         # A loop that polls sees the same many times, and a failure that nobody looks at is nothing.
-        if used == 0:
-            end_turn(0)
+        if used == 0 and schedule_word() == 0:
             return
         run, thread, now = as_run(place), thread_number(), clock()
         if (

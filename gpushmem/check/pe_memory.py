@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -172,10 +172,11 @@ class Pe:
         return made
 
 
-def refused(records: Any) -> Any:
+def refused(records: Any, waits: Iterable[int] = ()) -> Any:
     """Which records are of calls that ended with an error: what they had to do was not done.
 
-    In a kernel nothing more is recorded of such a call: the launch ends.
+    In a kernel nothing more is recorded of such a call: the launch ends. But so it is of those of
+    the rows `waits`, which may have waited until the job was ended.
     """
     places = np.flatnonzero(np.isin(records["kind"], (log.OP, log.EFFECT, log.CONTENTS, log.DONE)))
     places = places[np.lexsort((records["thread"][places], records["launch"][places]))]
@@ -185,6 +186,7 @@ def refused(records: Any) -> Any:
     launch[call] = records["launch"][places]
     bad = np.isin(launch, records["launch"][records["kind"] == log.END])
     bad[call[kinds == log.DONE]] = False
+    bad[call[(kinds == log.OP) & np.isin(records["words"][places, 0], [*waits])]] = False
     bad[call[(kinds == log.DONE) & (results == log.REFUSED)]] = True
     found = np.zeros(len(records), bool)
     found[places] = bad[call]

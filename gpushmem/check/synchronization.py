@@ -173,17 +173,21 @@ class Waits:
             self.heard[who, index] = word.hear(who, clock, compare, value, block)
 
     def _read(
-        self, where: Any, who: Bit, index: int, clock: Clock, value: int, block: Any, call: Any,
-        stamp: int,
-    ) -> None:  # fmt: skip
-        """Hear what a read has seen that is no wait."""
+        self, where: Any, who: Bit, clock: Clock, value: int, block: Any, call: Any, stamp: int
+    ) -> None:
+        """What an atomic operation has seen."""
         if not self.exact:
-            self._hear(where, who, index, clock, CMP_EQ, value, block)
+            self._hear(where, who, 0, clock, CMP_EQ, value, block)
         elif self.hears:
-            self.heard[who, index] = self.words[where].read(call, clock, stamp, block)
+            self.heard[who, 0] = self.words[where].read(call, clock, stamp, block)
 
-    def hear(self, pe: Pe, call: Call, clock: Clock, words: list[int], stamp: int) -> None:
-        """What a wait, or a test, that has returned lets its caller know."""
+    def hear(
+        self, pe: Pe, call: Call, clock: Clock, words: list[int], stamp: int, looks: bool
+    ) -> None:
+        """What a wait, or a test, that has returned lets its caller know.
+
+        `looks`: the program looks at the value that a wait returns.
+        """
         op, result, truth = call.op, words[1], words[2]
         if op.base.startswith("atomic_") and op.returns.dtype is not None and words[2] == INTEGER:
             self._fetch(pe, call, clock, result, stamp)
@@ -210,11 +214,11 @@ class Waits:
                     self.apart.append((call, index, where, write))
             if not result and truth == TRUTH:  # it gave up
                 continue
-            block = pe.block_of(call.who())
-            if op.waits:
-                self._hear(where, who, index, clock, compare, expected, block)
-            elif self.exact or op.base == "signal_fetch":
-                self._read(where, who, index, clock, expected, block, call, stamp)
+            block, waits = pe.block_of(call.who()), op.waits
+            if waits and looks and truth == INTEGER:
+                waits, compare, expected = False, CMP_EQ, result
+            if self.exact and self.hears and not waits:
+                self.heard[who, index] = self.words[where].read(call, clock, stamp, block)
             else:
                 self._hear(where, who, index, clock, compare, expected, block)
 
@@ -237,7 +241,7 @@ class Waits:
     def _fetch(self, pe: Pe, call: Call, clock: Clock, old: int, stamp: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
         block = pe.block_of(call.who())
-        self._read(call.word, call.over(CALLED), 0, clock, old, block, call, stamp)
+        self._read(call.word, call.over(CALLED), clock, old, block, call, stamp)
         change = call.op.base.removeprefix("atomic_")
         if call.update is None or change not in ("compare_swap", "swap"):
             return
@@ -289,7 +293,7 @@ class Waits:
         launch.updates += 1
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            self._read(where, step, 0, clock, old, block, None, int(record["stamp"]))
+            self._read(where, step, clock, old, block, None, int(record["stamp"]))
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
             target = other_pe(where[0], pe.pe)

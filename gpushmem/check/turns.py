@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,22 +38,26 @@ from gpushmem.native.memory import (
 )
 from gpushmem.native.structs import offset, view
 from gpushmem.ops import Op
-from gpushmem.ops.row import DATA
+from gpushmem.ops.row import DATA, READS
 from gpushmem.simt.functions import device, kept
 from gpushmem.simt.layout import FIBER, LAUNCH, THREAD
 from gpushmem.simt.thread import fiber_word, launch_word, pause, site_word, thread_word
 
-__all__ = ["PAUSES", "Schedule", "begin", "counted", "end", "named", "takes_turns", "thread_named"]
+__all__ = [
+    "CHANGES_NOTHING", "PAUSES", "Schedule", "begin", "changes_nothing", "counted", "end", "named",
+    "schedule_word", "takes_turns", "thread_named",
+]  # fmt: skip
 
 # `holder`: the thread whose turn it is, 0 if none; `turn`: how many there have been; `listed`: how
 # many there are in the list.
 SCHEDULE = np.dtype([(name, "i8") for name in ("holder", "turn", "listed", "given_up")])
 LIST, MOST = 64, 1 << 16  # where the list begins, in bytes, and how long it is at most
-SLOT_BITS, SLOT = 12, 24
+SLOT_BITS, SLOT = 12, 32
 POLLS, SLOTS = LIST + 8 * MOST, 1 << SLOT_BITS  # of each poll what it saw
 SIZE = POLLS + SLOTS * SLOT
 TURN, LISTED = (offset(SCHEDULE, name) for name in ("turn", "listed"))
 PATIENCE = 1_000_000_000  # nanoseconds in which nobody has had a turn
+SHORT = 5_000_000  # ... and after which a poll that will see nothing new needs none
 PE_BITS, LAUNCH_BITS = 48, 28
 MIX = -0x61C8864680B583EB  # odd; of numbers that are spread over the slots
 
@@ -64,6 +69,23 @@ def takes_turns(op: Op) -> bool:
     """Whether the order of calls of an operation may matter for what others return."""
     words = any(effect.kind != DATA for effect in op.facts.effects)
     return not op.facts.meets and (words or op.plain in ("p", "g"))
+
+
+# Whether an operation has changed nothing, by what it returns and its argument.
+CHANGES_NOTHING: dict[Any, Callable[[int, int], bool]] = {
+    "atomic_compare_swap": operator.ne, "atomic_swap": operator.eq,
+    "atomic_fetch_or": lambda old, bits: old | bits == old,
+    "atomic_fetch_and": lambda old, bits: old & bits == old,
+    "atomic_fetch_add": lambda _, value: value == 0,
+}  # fmt: skip
+
+
+def changes_nothing(op: Op, result: int, argument: int) -> bool:
+    """Whether a call has changed nothing: one that reads, or fails; `argument`: what it needs."""
+    if op.base in CHANGES_NOTHING:
+        return CHANGES_NOTHING[op.base](result, argument)
+    reads = all(effect.how == READS or effect.array == "indices" for effect in op.facts.effects)
+    return reads and (not op.base.startswith("test") or result < ("_any" not in op.base))
 
 
 def named(pe: int, launch: int, thread: int) -> int:
@@ -120,6 +142,15 @@ def own_name(group):
     return as_log(launch.log).pe << PE_BITS | launch.number << LAUNCH_BITS | thread + 1
 
 
+@device
+def sees_nothing_new(schedule, who, turn):
+    """Whether a thread has seen what there is, at this line, and nobody has had a turn since."""
+    name = who * MIX ^ site_word()
+    last, calls = slot(schedule, name * MIX), slot(schedule, who * MIX)
+    same = word_at(last) == name and word_at(calls) == who
+    return same and word_at(last + 16) == word_at(calls + 8) and word_at(last + 24) == turn
+
+
 @kept
 def begin(group):
     """Take a turn."""
@@ -136,6 +167,8 @@ def begin(group):
         now, seen = monotonic_ns(), load_acquire(schedule + TURN)
         if seen != turn:
             turn, since = seen, now
+        elif now - since > SHORT and sees_nothing_new(schedule, who, turn):
+            break
         elif now - since > PATIENCE:
             forget_list(schedule)
         before = min(before, load_acquire(schedule + LISTED))
@@ -187,11 +220,13 @@ def counted(group, nothing, seen):
         name = who * MIX ^ site_word()
         last = slot(schedule, name * MIX)
         known = word_at(last) == name and word_at(last + 8) == seen
-        if known and word_at(last + 16) == word_at(calls + 8):
-            return 0
+        known = known and word_at(last + 16) == word_at(calls + 8)
         set_word(last, name)
         set_word(last + 8, seen)
         set_word(last + 16, word_at(calls + 8))
+        set_word(last + 24, as_schedule(schedule).turn + (0 if known else 1))
+        if known:
+            return 0
     else:
         set_word(calls + 8, word_at(calls + 8) + 1)
     here = as_schedule(schedule)
@@ -217,6 +252,10 @@ def try_to_begin(schedule: int, who: int) -> int:
     return 0
 
 
+def hold(schedule: int, who: int) -> int:
+    return compare_swap_word(schedule, 0, who)
+
+
 def count_and_end(schedule: int) -> int:
     number = load_acquire(schedule + TURN) + 1
     store_release(schedule + TURN, number)
@@ -228,13 +267,14 @@ def let_go(schedule: int, who: int) -> None:
 
 
 @cache
-def _compiled() -> tuple[Any, Any, Any, Any]:
+def _compiled() -> tuple[Any, ...]:
     word, c_word = types.intp, ctypes.c_int64
     return (
         c_function(word(word, word), try_to_begin).callable(c_word, c_word, c_word),
         c_function(word(word), count_and_end).callable(c_word, c_word),
         c_function(types.void(word, word), let_go).callable(None, c_word, c_word),
         c_function(types.void(word), give_up).callable(None, c_word),
+        c_function(word(word, word), hold).callable(c_word, c_word, c_word),
     )
 
 
@@ -246,6 +286,7 @@ class Schedule:
             self._memory = np.frombuffer(mmap.mmap(file.fileno(), SIZE), np.uint8)
         self.address = int(self._memory.ctypes.data)
         self._head = self._memory[: SCHEDULE.itemsize].view(SCHEDULE)
+        self._polls: dict[int, dict[Any, tuple[Any, int]]] = {}  # of hosts: what they saw, when
 
     @classmethod
     def made(cls, folder: Path, threads: Iterable[int]) -> Schedule:
@@ -273,18 +314,34 @@ class Schedule:
         return bool(self._head["given_up"][0])
 
     @contextmanager
-    def turn(self, who: int) -> Iterator[Callable[[], int]]:
-        """A call of the host takes its turn; gives what counts it."""
-        begin, count, let_go, give_up = _compiled()
+    def turn(self, who: int, place: Any) -> Iterator[Callable[[bool, Any], int]]:
+        """A call of the host, at a place, takes its turn; gives what counts it, as `counted`."""
+        begin, count, let_go, give_up, hold = _compiled()
         turn, since = -1, time.monotonic_ns()
+        polls = self._polls.setdefault(who, {})
+
+        def counted(nothing: bool, seen: Any) -> int:
+            before = polls.get(place)
+            if not nothing:
+                polls.clear()
+            elif before is not None and before[0] == seen:
+                polls[place] = seen, self.turns
+                return 0
+            number = int(count(self.address))
+            if nothing:
+                polls[place] = seen, number
+            return number
+
         while seen := begin(self.address, who):
             if seen != turn:
                 turn, since = seen, time.monotonic_ns()
             elif time.monotonic_ns() - since > PATIENCE:
                 give_up(self.address)
+            elif polls.get(place, (0, -1))[1] == self.turns and hold(self.address, who) == 0:
+                break  # it sees nothing new
             time.sleep(1e-4)
         try:
-            yield lambda: count(self.address)
+            yield counted
         finally:
             let_go(self.address, who)
 

@@ -29,7 +29,7 @@ from gpushmem.check.log import (
     TEAM,
     VALUE,
 )
-from gpushmem.check.turns import named, takes_turns
+from gpushmem.check.turns import changes_nothing, named, takes_turns
 from gpushmem.ops import OPS, Op
 from gpushmem.simt.observe import LOAD, STORE
 from gpushmem.size import span
@@ -96,12 +96,12 @@ class Recorder(ProcessRecorder, Reader):
     def _call(
         self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], site: int, launch: int = 0
     ) -> Any:
-        with self._turn(op, launch) as count:
+        with self._turn(op, launch, site) as count:
             return self._called(op, arguments, run, site, launch, count)
 
     def _called(
         self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], site: int, launch: int,
-        count: Callable[[], int],
+        count: Callable[[bool, Any], int],
     ) -> Any:  # fmt: skip
         number = KIND_OF[op.name]
         given = next((arguments[name] for name in COMPARED if name in arguments), 0)
@@ -133,15 +133,23 @@ class Recorder(ProcessRecorder, Reader):
         if isinstance(result, int | np.integer | np.bool_):
             kind = int(op.result() == "bool")
         self._new_teams(result)
-        returned = number, int(result) if kind < 2 else 0, kind, count()
+        value, argument = (
+            int(result) if kind < 2 else 0,
+            int(given) if op.base.endswith("compare_swap") else arguments.get("value", 0),
+        )
+        nothing = changes_nothing(op, value, argument)
+        returned = number, value, kind, count(nothing, value)
         self._log.append(DONE, launch, site, returned, clock=2)
         return result
 
-    def _turn(self, op: Op, launch: int) -> AbstractContextManager[Callable[[], int]]:
+    def _turn(
+        self, op: Op, launch: int, site: int
+    ) -> AbstractContextManager[Callable[[bool, Any], int]]:
         """The turn of a call: what gives its number, 0 if it takes none."""
         if self._schedule is None or op.waits or not takes_turns(op):
-            return nullcontext(int)
-        return self._schedule.turn(named(self.pe, launch, 0 if launch else self._log.thread()))
+            return nullcontext(lambda nothing, seen: 0)
+        thread = 0 if launch else self._log.thread()
+        return self._schedule.turn(named(self.pe, launch, thread), (op.name, site))
 
     def read(self, array: np.ndarray[Any, Any]) -> None:
         self._accessed(array, LOAD, self._site())
