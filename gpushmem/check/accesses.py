@@ -93,6 +93,17 @@ class Access(NamedTuple):
             return lost or self.too_narrow_for(other) or self.is_other_word(other)
         return True
 
+    @property
+    def kind(self) -> Any:
+        """What says of two accesses whether they conflict where they overlap, with `conflicts`.
+
+        Accesses of one kind do, or do not, with all of another kind.
+        """
+        if not self.atomic:
+            return self.writes
+        narrow = self.pe if self.op is None else None
+        return self.writes, self.change, narrow, self.pe, self.size, self.start % self.size
+
     def is_other_word(self, other: Access) -> bool:
         """Whether two atomic accesses that overlap are not of the same word."""
         return self.size != other.size or (self.start - other.start) % self.size != 0

@@ -29,7 +29,7 @@ from gpushmem.check.conditions import Write
 from gpushmem.check.history import Apart, Atomic, History, Turn
 from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
-from gpushmem.check.pe_memory import Pe, refused, unheard
+from gpushmem.check.pe_memory import CELL, Pe, looked_at, refused, unheard
 from gpushmem.check.synchronization import HOW, Update
 from gpushmem.check.turns import CHANGES_NOTHING, changes_nothing
 from gpushmem.check.vector_clock import (
@@ -49,6 +49,12 @@ from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
 __all__ = ["history"]
 
+# Rows that look at words: others' changes of words that nobody looks at are accesses, no more.
+LOOKS = [
+    number for number, op in enumerate(ROWS)
+    if any(effect.kind != DATA for effect in op.facts.effects)
+    and (op.waits or op.returns.dtype is not None)
+]  # fmt: skip
 WAITS = [number for number, op in enumerate(ROWS) if op.waits]
 PASSES = 64  # at most, until waits order nothing new
 TURN = {log.DONE: 3, log.UPDATE: 5}  # which word of a record is the number of its turn
@@ -76,6 +82,9 @@ class _Replay:
             for pe in self.pes.values()
             for kind, word in TURN.items()
         )
+        self._looked_at: set[int] = set()
+        for pe in self.pes.values():
+            self._looked_at |= looked_at(pe, pe.trace.records, LOOKS)
         self._events = self._sorted()
 
     def _sorted(self) -> list[tuple[Pe, Any]]:
@@ -95,7 +104,11 @@ class _Replay:
         """Go through all events, until waits order nothing new; then collect the accesses.
 
         The first time waits order nothing, but all writes become known, also those that come later.
+        Where nobody looks at a word, there is nothing to learn.
         """
+        if not self._looked_at:
+            self._pass(collect=True)
+            return
         self._pass(collect=False)
         self.waits.hears, stores = True, self.waits.stores(self.pes.values())
         for _ in range(PASSES):
@@ -140,7 +153,8 @@ class _Replay:
     def _submit(self, pe: Pe, record: Any, words: list[int]) -> None:
         number, threads, stream, live, resident = words[:5]
         clock = pe.event(record)
-        pe.launches[number] = launch = Launch(pe.pe, number, threads, stream, clock.copy())
+        times = pe.times_of(number)
+        pe.launches[number] = launch = Launch(pe.pe, number, threads, stream, clock.copy(), times)
         launch.site, launch.live, launch.resident = pe.site_of(record), live, bool(resident)
 
     def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
@@ -382,13 +396,15 @@ class _Replay:
 
     def _effects(self, pe: Pe, call: Call, known: Clock) -> None:
         record, launch, op = call.record, int(call.record["launch"]), call.op
-        reading = known.copy()
-        arriving = reading.copy()
+        reading = arriving = known.copy()
         if call.pe >= 0:
+            arriving = reading.copy()
             arriving.before_writes_to(pe.pe, call.pe, call.qp)
-        told = arriving.copy()
-        for kind in (CALLED, READ, DONE):
-            call.mark(told, kind)
+        told = arriving
+        if any(each.effect.kind == SIGNAL for each in call.effects):
+            told = arriving.copy()
+            for kind in (CALLED, READ, DONE):
+                call.mark(told, kind)
         for effect, address, item, size, stride, times in call.effects:
             role = op.arrays[effect.array]
             space, start = pe.place(address, launch)
@@ -418,7 +434,8 @@ class _Replay:
             if atomic and times:
                 call.words.append((*call.word, item, pieces[2], effect.how != READS))
             if effect.how != READS and atomic:
-                self.waits.write(call, effect, call.word, now, over)
+                looked_at = start >> CELL in self._looked_at
+                self.waits.write(call, effect, call.word, now, over, looked_at)
 
 
 def _turn_of(call: Call, number: int, failed: bool = False) -> Turn:

@@ -10,7 +10,7 @@ from typing import Any
 from gpushmem.check.log import PHASE
 from gpushmem.check.vector_clock import ENDED, OUT, SENT, Clock
 
-__all__ = ["OF_BLOCK", "OF_GPU", "OF_SYSTEM", "Block", "Launch"]
+__all__ = ["OF_BLOCK", "OF_GPU", "OF_SYSTEM", "Block", "Launch", "Times"]
 
 OF_BLOCK, OF_GPU, OF_SYSTEM = range(3)  # scopes of a fence
 GRID = "grid", 0  # ends the key of a clock's time for the meetings of the grid
@@ -39,11 +39,34 @@ class Meeting:
         self.came: dict[int, int] = {}
 
 
+class Times:
+    """When the threads of a launch load and store: by their clocks."""
+
+    def __init__(self, rows: Any) -> None:
+        alone = (rows["step"] == 0) | (rows["count"] == 1)
+        self._of: dict[int, list[int]] = defaultdict(list)
+        for thread, clock in rows[alone][["thread", "clock"]].tolist():
+            self._of[thread].append(clock)
+        for clocks in self._of.values():
+            clocks.sort()
+        self._of_several = sorted(rows["clock"][~alone].tolist())
+
+    def any_between(self, thread: int, start: int, end: int) -> bool:
+        """Whether a thread accesses anything from one clock on, before another one."""
+        return any(
+            bisect.bisect_left(clocks, start) < bisect.bisect_left(clocks, end)
+            for clocks in (self._of.get(thread, ()), self._of_several)
+        )
+
+
 class Launch:
     """A launch."""
 
-    def __init__(self, pe: int, number: int, threads: int, stream: int, submitted: Clock) -> None:
+    def __init__(
+        self, pe: int, number: int, threads: int, stream: int, submitted: Clock, accesses: Times
+    ) -> None:
         self.pe, self.number, self.threads, self.stream = pe, number, threads, stream
+        self.accesses = accesses
         self.submitted = submitted
         self.begun = Clock()
         self.ended: Clock | None = None
@@ -109,8 +132,11 @@ class Launch:
                 self.released[thread, smaller] = clock
 
     def keep(self, thread: int, when: int, stamp: int) -> None:
-        """Keep what a thread knows from an event on."""
+        """Keep what a thread knows from an event on; of events with no access between, the last."""
         times, clocks, stamps = self.past.setdefault(thread, ([], [], []))
+        if times and not self.accesses.any_between(thread, times[-1], when):
+            for each in (times, clocks, stamps):
+                each.pop()
         times.append(when)
         clocks.append(self.block_of(thread).own[thread].copy())
         stamps.append(stamp)

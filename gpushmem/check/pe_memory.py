@@ -12,7 +12,7 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
-from gpushmem.check.launches import Launch
+from gpushmem.check.launches import Launch, Times
 from gpushmem.check.log import SHARED, Trace
 from gpushmem.check.vector_clock import DEFAULT_QPS, ENDED, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
@@ -20,7 +20,8 @@ from gpushmem.simt.observe import ATOMIC, LOAD, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
 
-__all__ = ["Pe", "refused", "unheard"]
+CELL = 3  # bits of an offset within a word of 8 bytes
+__all__ = ["CELL", "Pe", "looked_at", "refused", "unheard"]
 
 
 class Pe:
@@ -36,6 +37,7 @@ class Pe:
         self.memories = [f for f in facts if "memory" in f]  # that are not symmetric
         self.live = [f["live"] for f in facts if "live" in f]  # arrays, as (offset, bytes)
         self.members = {f["members"]: tuple(f["pes"]) for f in facts if "members" in f}
+        self._times: dict[int, Times] = {}
         self.launch_facts = {f["launch"]: f for f in facts if "launch" in f}
         self.reset()
 
@@ -150,6 +152,12 @@ class Pe:
         made["thread"] += k * np.repeat(turn, rows)
         return made
 
+    def times_of(self, launch: int) -> Times:
+        """When the threads of a launch load and store."""
+        if launch not in self._times:
+            self._times[launch] = Times(self.plain[self.plain["launch"] == launch])
+        return self._times[launch]
+
     @cached_property
     def plain(self) -> np.ndarray[Any, Any]:
         """The loads and stores of its kernels: `PLAIN`."""
@@ -170,6 +178,26 @@ class Pe:
         made["low"] = made["start"] + np.minimum(reach, 0)
         made["end"] = made["start"] + np.maximum(reach, 0) + made["size"]
         return made
+
+
+def looked_at(pe: Pe, records: Any, looks: Iterable[int]) -> set[int]:
+    """The words, as offsets >> CELL, that calls of some rows, or atomic operations, look at."""
+    places = np.flatnonzero(np.isin(records["kind"], (log.OP, log.EFFECT)))
+    places = places[np.lexsort((records["thread"][places], records["launch"][places]))]
+    kinds, words = records["kind"][places], records["words"][places]
+    call = np.cumsum(kinds == log.OP)
+    looking = np.zeros(call.max(initial=0) + 1, bool)
+    looking[call[kinds == log.OP]] = np.isin(words[kinds == log.OP, 0], [*looks])
+    effects = words[(kinds == log.EFFECT) & looking[call]]
+    updates = records["words"][records["kind"] == log.UPDATE]
+    used = updates[updates[:, 1] >> 8 != 0, 0]
+    starts = [*effects[:, 1].tolist(), *np.unique(used).tolist()]
+    sizes = [*effects[:, 2].tolist(), *[1] * (len(starts) - len(effects))]
+    found: set[int] = set()
+    for start, size in set(zip(starts, sizes, strict=True)):
+        first = pe.place(start, 0)[1]
+        found.update(range(first >> CELL, (first + max(size, 1) - 1 >> CELL) + 1))
+    return found
 
 
 def refused(records: Any, waits: Iterable[int] = ()) -> Any:

@@ -389,6 +389,7 @@ class _Live:
 
     def __init__(self) -> None:
         self.all: list[Access | None] = []
+        self._index: dict[int, int] = {}  # by the id of an access: its place in `all`
         self._places = np.zeros((64, 5), np.int64)  # first byte, end, start, stride, size
 
     def add(self, access: Access) -> None:
@@ -397,7 +398,14 @@ class _Live:
         stride = access.stride if access.times > 1 else 0
         place = access.low, access.end, access.start, stride, access.size
         self._places[len(self.all)] = place
+        self._index[id(access)] = len(self.all)
         self.all.append(access)
+
+    def discard(self, access: Access) -> None:
+        """Drop one, if it is there."""
+        index = self._index.get(id(access))
+        if index is not None:
+            self.drop(index)
 
     def overlapping(self, access: Access) -> list[int]:
         """Those that touch the same bytes, and some that may not."""
@@ -410,29 +418,63 @@ class _Live:
         return found
 
     def drop(self, index: int) -> None:
+        self._index.pop(id(self.all[index]), None)
         self.all[index] = None
         self._places[index] = 0
 
     def _compact(self) -> None:
         kept = [k for k, access in enumerate(self.all) if access is not None]
         self.all = [self.all[k] for k in kept]
+        self._index = {id(access): k for k, access in enumerate(self.all)}
         fresh = np.zeros((max(64, 2 * len(kept)), 5), np.int64)
         fresh[: len(kept)] = self._places[kept]
         self._places = fresh
+
+
+class _Kinds:
+    """The accesses that later ones are compared with, by their kind: most kinds do not conflict."""
+
+    def __init__(self) -> None:
+        self._live: dict[Any, tuple[Access, _Live]] = {}  # of each kind one of them, and all
+        self._conflicts: dict[Any, list[_Live]] = {}
+        self._last: dict[Any, Access] = {}  # atomic accesses by thread and place
+
+    def conflicting(self, access: Access) -> list[_Live]:
+        """Those of the kinds that conflict with an access."""
+        kind = access.kind
+        if kind not in self._conflicts:
+            self._conflicts[kind] = [
+                live for one, live in self._live.values() if access.conflicts(one)
+            ]
+        return self._conflicts[kind]
+
+    def add(self, history: History, access: Access) -> None:
+        """Add one; an atomic access takes the place of the thread's last one, if that is over."""
+        kind = access.kind
+        if kind not in self._live:
+            self._live[kind], self._conflicts = (access, _Live()), {}
+        live = self._live[kind][1]
+        if access.atomic:
+            name = kind, access.launch, access.thread, access.start, access.times
+            before = self._last.get(name)
+            if before is not None and history.all_over(before, history.least_clock_of(access)):
+                live.discard(before)
+            self._last[name] = access
+        live.add(access)
 
 
 def _in_one_memory(
     history: History, accesses: list[Access]
 ) -> Iterator[tuple[Access, Access, tuple[int, int]]]:
     """The races of accesses to one memory."""
-    reads, writes = _Live(), _Live()
+    kinds = _Kinds()
     for access in sorted(accesses, key=lambda access: access.stamp):
         if access.writes and access.step and access.times > 1:
             element = _unordered(history, access, access)
             if element is not None:
                 yield access, access, element
         least = None
-        for live in (writes, reads) if access.writes else (writes,):
+        for live in kinds.conflicting(access):
             for k in live.overlapping(access):
                 other = live.all[k]
                 assert other is not None
@@ -441,14 +483,11 @@ def _in_one_memory(
                 if _in_program_order(other, access) or history.all_over(other, least):
                     if access.writes and _covers(access, other):
                         live.drop(k)
-                elif access.conflicts(other):
+                else:
                     element = _unordered(history, other, access)
                     if element is not None:
                         yield other, access, element
-        if access.writes:
-            writes.add(access)
-        else:
-            reads.add(access)
+        kinds.add(history, access)
 
 
 def _in_program_order(first: Access, second: Access) -> bool:

@@ -114,7 +114,7 @@ class Word:
         while self._known and self._known[-1].has(write.over):
             self._known.pop()
 
-    def hear(self, who: Bit, clock: Clock, compare: int, value: int, block: Any) -> Heard:
+    def hear(self, who: Bit, clock: Clock, compare: int, value: int, block: Any = None) -> Heard:
         """Let `clock` know what a wait, of a thread of a block, that returned must have seen.
 
         A clock that knows `who` is that of something that comes after the wait.

@@ -263,8 +263,10 @@ class Waits:
             if write.value != 0 or any(w.stamp < write.stamp for w in word.writes.values()):
                 word.put(write)
 
-    def write(self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit) -> None:
-        """What a call writes to a word."""
+    def write(
+        self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit, looked_at: bool
+    ) -> None:
+        """What a call writes to a word, which somebody looks at or not."""
         how, value = "set", call.value  # None: it may be anything
         if effect.kind == SIGNAL:
             how = "add" if call.compare == SIGNAL_ADD else "set"
@@ -276,12 +278,13 @@ class Waits:
                 how = what
             elif what not in SETS:
                 value = None
-        if effect.how == UPDATES:
+        if effect.how == UPDATES and looked_at:
             clock = clock.copy()
             call.mark(clock, CALLED)
         goes_on = how in CHANGES or call.op.returns.dtype is not None
         call.update = Write(over, how, value, clock, call, call.stamp, goes_on)
-        self.words[where].put(call.update)
+        if looked_at:
+            self.words[where].put(call.update)
 
     def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> Bit:
         """An atomic operation of numba.cuda; returns what a clock has that knows it."""

@@ -156,7 +156,7 @@ def test_what_is_known_by_all_that_may_have_ended_a_wait_has_happened(hows, data
     truth = enumerated(*situation)
     assume(truth is not None)
     word, *wait = made(*situation)
-    known = word.hear(WAIT, *wait).known.get(BEGUN, 0)
+    known = word.hear(WAIT, *wait).masks.get(BEGUN, 0)
     assert known & ~mask(truth | situation[2]) == 0
 
 
