@@ -169,7 +169,7 @@ def test_of_writes_that_may_overtake_each_other_the_calls_are_in_order(how):
         clock_of = Clock(masks={BEGUN: mask(range(k + 1))})
         word.put(write._replace(clock=clock_of, stamp=k))
     heard = word.hear(WAIT, clock, CMP_GE, 3)
-    assert heard == (set(), {BEGUN: mask(range(3))})
+    assert heard == (set(), {BEGUN: mask(range(3))}, {})
 
 
 @settings(max_examples=300, deadline=None)
