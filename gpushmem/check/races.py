@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from gpushmem.check.accesses import SHARED_MEMORY, Access, as_one
 from gpushmem.check.history import History
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
-from gpushmem.check.vector_clock import ENDED, Clock
+from gpushmem.check.vector_clock import CALLED, ENDED, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD, STORE
 
 __all__ = ["Race", "races"]
@@ -43,16 +43,26 @@ def races(history: History) -> list[Race]:
     In an order, and each with an example, that do not depend on the order in which they are found.
     """
     every = (Race(*one, seen=1) for one in _all(history))
-    return as_one(every, lambda race: tuple(sorted(_kind(a) for a in race[:2])), _place)
+    return as_one(
+        every, lambda race: tuple(sorted(_kind(a) for a in race[:2])), partial(_place, history)
+    )
 
 
-def _place(race: Race) -> tuple[Any, ...]:
-    """Where a race is: those of two PEs first."""
+def _place(history: History, race: Race) -> tuple[Any, ...]:
+    """Where a race is: those that only an order mends first, then those of two PEs.
+
+    Others begin in order: that one is over before the other one would mend them.
+    """
+    in_order = any(
+        one.call is not None
+        and one.call.over(CALLED).known(history.clock_of(other, other.thread + k * other.step))
+        for one, other, k in ((*race[:2], race.element[1]), (*race[1::-1], race.element[0]))
+    )
     places = sorted(
         (a.pe, a.launch, a.thread + k * a.step, a.when, a.start + k * a.stride)
         for a, k in zip(race[:2], race.element, strict=True)
     )
-    return race.first.pe == race.second.pe, places
+    return in_order, race.first.pe == race.second.pe, places
 
 
 Found = Iterator[tuple[Access, Access, tuple[int, int]]]

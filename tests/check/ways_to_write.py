@@ -196,6 +196,7 @@ def counters(a, b):
     shmem.barrier_all()
     shmem.atomic_add(a, 1, 0)
     shmem.atomic_fetch_add(b, 1, 0)
+    shmem.barrier_all()
     cuda.atomic.add(a, 0, 1)
 
 
