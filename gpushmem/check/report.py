@@ -534,8 +534,9 @@ class _Race(Problem):
             return f"an operation of gpushmem, such as atomic_add, at {narrow.site}"
         if a.atomic and b.atomic and a.is_other_word(b):
             return f"one width for both, {a.size} and {b.size} bytes here, or an order"
-        if b.op is not None and b.op.facts.waits_for and a.op is None and a.writes:
-            return f"p, atomic_set or signal_op instead of the store, as {b.op.name} waits for it"
+        if b.op is not None and b.op.facts.waits_for and a.writes and not a.atomic:
+            what = "the store" if a.op is None else a.op.name
+            return f"p, atomic_set or signal_op instead of {what}, as {b.op.name} waits for it"
         neighbour = self._neighbour()
         if neighbour is not None:
             return (

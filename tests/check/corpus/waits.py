@@ -444,6 +444,22 @@ def credits_one_too_few(pes=2):
     kernel[1, 1](box, src, out, shmem.zeros(window, "uint64"), shmem.zeros(1, "uint64"))
 
 
+def put_into_flag(pes=2):
+    """A flag is put, and not sent as a signal: the wait may see a part of it."""
+
+    # A good cure: p, atomic_set or signal_op instead of put.
+    @shmem.jit
+    def kernel(flag, one):
+        if shmem.my_pe() == 0:
+            shmem.wait_until(flag, shmem.CMP_EQ, 1)  # <- 2
+        elif FIXED:
+            shmem.p(flag, 1, 0)
+        else:
+            shmem.put(flag, one, 0)  # <- 1
+
+    kernel[1, 1](shmem.zeros(1, dtype="int64"), shmem.ones(1, dtype="int64"))
+
+
 shmem.init()
 globals()[sys.argv[1]]()
 shmem.finalize()
