@@ -48,7 +48,11 @@ class _Runs(click.IntRange):
         super().__init__(1)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "all" else super().convert(value, param, ctx)
+        if value == "all":
+            return value
+        if not str(value).lstrip("-").isdecimal():
+            self.fail(f"{value!r} is neither a number of runs nor `all`", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class _Time(click.ParamType):  # type: ignore[type-arg]

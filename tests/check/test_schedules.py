@@ -58,3 +58,68 @@ def test_the_program_without_the_bug_is_right_in_every_order(run_cli, one):
     assert re.search(
         r"no problem in (any of its \d+ schedules|its only schedule)$", told, re.MULTILINE
     )
+
+
+def test_a_schedule_that_was_reported_can_be_run_again(run_cli):
+    one = PROGRAMS["the_other_index"]
+    words = ("--backend", "cpu", "--check", "-n", one.pes)
+    told = run_cli("run", *words, "--check-runs", "all", *one.words, code=66).stderr
+    shown = re.search(r"  only if .* comes before .*; repeat it with --check-schedule (\w+)$", told,
+                      re.MULTILINE)  # fmt: skip
+    if shown is None:  # the first run has shown it
+        assert "3 schedules, all there are" in told
+        return
+    again = run_cli("run", *words, "--check-schedule", shown[1], *one.words, code=66).stderr
+    assert "did not follow" not in again
+
+
+def test_when_the_time_is_over_it_is_said_how_many_are_left(run_cli):
+    one = PROGRAMS["reader_that_leaves_no_trace"]
+    words = ("--backend", "cpu", "--check", "--check-runs", "all", "--check-budget", "0.01s")
+    told = run_cli("run", *words, "-n", one.pes, *one.words, "fixed", code=None).stderr
+    assert re.search(r"1 schedule, of at least \d+, in 0.01 s; --check-budget gives more", told)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--check-runs", "all"], "add --check"),
+        (["--check", "--check-budget", "5s"], "add --check-runs all"),
+        (["--check", "--check-runs", "all", "--check-budget", "soon"], "is no time"),
+        (["--check", "--check-runs", "some"], "neither a number of runs nor `all`"),
+        (["--check", "--check-schedule", "x", "--check-runs", "3"], "leave --check-runs out"),
+        (["--check", "--check-schedule", "nosuch"], "is no schedule of gpushmem"),
+        (["--check", "--check-runs", "all", "--trace", "out"], "leave --check-runs out"),
+    ],
+)
+def test_options_that_do_not_go_together(run_cli, options, message):
+    words = PROGRAMS["the_other_index"].words
+    assert message in run_cli("run", "--backend", "cpu", *options, "-n", 1, *words, code=2).stderr
+
+
+@pytest.mark.sweep
+def test_loops_that_poll_for_ever_are_ended(run_cli, tmp_path):
+    """Two locks, taken in two orders by spinning."""
+    script = tmp_path / "locks.py"
+    script.write_text("""
+import gpushmem as shmem
+
+@shmem.jit
+def kernel(locks):
+    me = shmem.my_pe()
+    first, second = locks[me:], locks[1 - me:]
+    while shmem.atomic_compare_swap(first, 0, 1, 0) != 0:
+        pass
+    while shmem.atomic_compare_swap(second, 0, 1, 0) != 0:
+        pass
+    shmem.atomic_set(second, 0, 0)
+    shmem.atomic_set(first, 0, 0)
+
+shmem.init(heap_size="16M")
+kernel[1, 1](shmem.zeros(2, dtype="int64"))
+shmem.finalize()
+""")
+    options = ("--backend", "cpu", "--check", "--check-runs", "all", "-n", 2)
+    told = run_cli("run", *options, script, code=143).stderr
+    assert "the job does not end: threads poll for ever, if atomic_compare_swap" in told
+    assert "3 schedules, all there are; the job fails in 1" in told
