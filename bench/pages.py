@@ -48,6 +48,7 @@ PAGES = {
     "tools": ("Tools", (
         ("Commands with --check", "check", "check.py"),
         ("Kernels with --check", "check-kernels", "check_kernels.py"),
+        ("Every schedule with --check-runs all", "check-schedules", "check_schedules.py"),
         ("Memory of the checker", "check-memory", "check_memory.py"),
         ("Commands with --memory weak", "weak", "check.py"),
         ("Kernels with --memory weak", "weak-kernels", "check_kernels.py"),

@@ -215,9 +215,11 @@ class _Every:
         schedules = f"{n} schedule{'s' * (n != 1)}"
         fails = f"; the job fails in {self._failed}" if self._failed else ""
         if not left:
+            of = f" ({self._exploration.orders()})"
             if self._found.problems or self.code:
-                return [f"{schedules}, all there are{fails}"]
-            return [f"no problem in {f'any of its {schedules}' if n > 1 else 'its only schedule'}"]
+                return [f"{schedules}, all there are{of}{fails}"]
+            every = f"any of its {schedules}" if n > 1 else "its only schedule"
+            return [f"no problem in {every}{of}"]
         no_problem = "" if self._found.problems or self.code else "no problem in "
         said = [f"{no_problem}{schedules}, of at least {n + left}, in {seconds:.3g} s{fails}"]
         if self._exploration.more() or self._not_ended:

@@ -27,9 +27,10 @@ Source: Flanagan and Godefroid, "Dynamic partial-order reduction for model check
 from __future__ import annotations
 
 import operator
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
+from math import factorial, prod
 from typing import Any, NamedTuple, cast
 
 from gpushmem.artifacts.gpu_model import LANES
@@ -43,6 +44,7 @@ from gpushmem.ops import CMP_GE, CMP_GT
 __all__ = ["Event", "Exploration", "Loops", "Run", "Word", "neighbours", "run_of", "waits_for"]
 
 MOST = 1 << 12  # events of a run that are looked at
+MANY = 10**9  # more are shown as a power of ten
 TRIES = 64  # ways in which a wait may have ended earlier
 CELL = 3  # bits of an address: words in one cell of 8 bytes are compared
 
@@ -435,6 +437,7 @@ class Exploration:
         self._with: dict[int, list[int]] = defaultdict(list)  # name of an event -> runs
         self._left: deque[tuple[Run, Alternative]] = deque()
         self._asked: set[Any] = set()
+        self._first: list[int] = []  # whose operations the first run had
         self.loops = Loops()
         self.left_out = 0  # events of the longest run that were not looked at
 
@@ -443,8 +446,19 @@ class Exploration:
         """How many different ones have been run."""
         return len(set(self._runs))
 
+    def orders(self) -> str:
+        """In how many orders the operations of the first run may come, if none depended on others.
+
+        With n_t operations of each thread t, n! / (n_1! n_2! ...).
+        """
+        each = Counter(self._first)
+        many = factorial(len(self._first)) // prod(map(factorial, each.values()))
+        shown = f"{many:,}" if many < MANY else f"{many:.1e}"
+        return f"{shown} order{'s' * (many != 1)} of {len(self._first)} operations"
+
     def add(self, run: Run) -> None:
         """A run has been made."""
+        self._first = self._first or run.threads
         names = frozenset(run.names)
         for name in names:
             self._with[name].append(len(self._runs))
