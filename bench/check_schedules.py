@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 def programs():
     """Name -> how many PEs, the file."""
-    from tests.check.test_schedules import PROGRAMS  # noqa: PLC0415  (after the path)
+    from tests.check.test_schedules import PROGRAMS
 
     return {name: (one.pes, one.words[0]) for name, one in sorted(PROGRAMS.items())}
 
