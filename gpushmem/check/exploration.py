@@ -174,7 +174,7 @@ def _event(history: History, turn: Turn, polls: bool = False) -> Event:
             if not status.get(k):
                 words.append(Word(space, start + k * item, item, change, update and update.value))
                 wanted.append(values.get(k, by.value))
-    reads = op.returns.dtype is not None and history.looks_at_result(by)
+    reads = op.returns.dtype is not None and history.looks_at_result(by) is not False
     wait = None
     if op.waits or (polls and op.base.startswith("test")):
         some = "_any" in op.base or "_some" in op.base

@@ -372,7 +372,7 @@ class _Replay:
             self._leave(pe, pe.teams.get(call.team), clock)
         if self._collect and words[TURN[log.DONE]]:
             self._had_turn(pe, call, words)
-        looks = op.base.startswith("signal_wait") and self.history.looks_at_result(call)
+        looks = op.base == "signal_wait_until" and bool(self.history.looks_at_result(call))
         self.waits.hear(pe, call, clock, words, int(record["stamp"]), looks)
         completion = facts.completion
         if completion is None or completion.source == RETURN:

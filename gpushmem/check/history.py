@@ -76,9 +76,15 @@ class History:
         path = self.files.get(file)
         return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
 
-    def looks_at_result(self, call: Any) -> bool:
-        """Whether a program may look at what a call returns: the call is not a statement."""
-        return not re.match(rf"(\w+\.)*{call.op.base}\w*\(", self.source(call.site))
+    def looks_at_result(self, call: Any) -> bool | None:
+        """Whether a program looks at what a call returns, or the call is a statement.
+
+        None: the line does not show it, as the operation has another name there.
+        """
+        line, name = self.source(call.site), rf"(\w+\.)*{call.op.base}\w*\("
+        if re.match(name, line):
+            return False
+        return True if re.search(name, line) else None
 
     def has_ended(self, turn: Turn) -> bool:
         """Whether the launch of a thread that has had a turn has ended."""

@@ -185,7 +185,7 @@ def test_without_a_trace_the_code_is_what_it_was(elsewhere):
 def test_the_store_tells_them_apart(monkeypatch):
     names = []
     keep = SimpleNamespace(get_or_build=lambda name, *_, **__: names.append(name))
-    monkeypatch.setattr(aot, "store", keep)
+    monkeypatch.setattr(aot, "code_store", keep)
     for traced in (False, True, False):
         aot.artifact(send, SHIFT, {}, "sm_90", traced=traced)
     assert names[0] == names[2] != names[1]
