@@ -454,7 +454,8 @@ class Exploration:
         each = Counter(self._first)
         many = factorial(len(self._first)) // prod(map(factorial, each.values()))
         shown = f"{many:,}" if many < MANY else f"{many:.1e}"
-        return f"{shown} order{'s' * (many != 1)} of {len(self._first)} operations"
+        n = len(self._first)
+        return f"{shown} order{'s' * (many != 1)} of {n} operation{'s' * (n != 1)}"
 
     def add(self, run: Run) -> None:
         """A run has been made."""

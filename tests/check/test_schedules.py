@@ -41,7 +41,7 @@ def check(run_cli, one, *args):
 def test_the_bug_is_found_in_some_order(run_cli, one):
     code, found, told = check(run_cli, one)
     assert re.search(
-        r"\d+ schedules?, all there are \(.* operations\)(; the job fails in \d+)?$",
+        r"\d+ schedules?, all there are \(.*\)(; the job fails in \d+)?$",
         told,
         re.MULTILINE,
     )
@@ -60,7 +60,7 @@ def test_the_program_without_the_bug_is_right_in_every_order(run_cli, one):
     code, found, told = check(run_cli, one, "fixed")
     assert (code, found) == (0, [])
     assert re.search(
-        r"no problem in (any of its \d+ schedules|its only schedule) \(.*s\)$", told, re.MULTILINE
+        r"no problem in (any of its \d+ schedules|its only schedule) \(.*\)$", told, re.MULTILINE
     )
 
 
