@@ -133,11 +133,11 @@ class Findings:
         new = {p.key(): form(history, p) for p in self._known.without(history, found)}
         return history, Seen(new, _unchecked(history, traces), self._known)
 
-    def take(self, seen: Seen, when: str = "") -> None:
-        """Take what has been found in a run; `when`: which runs show it, if not all do."""
+    def take(self, seen: Seen, when: Callable[[], str] | None = None) -> None:
+        """Take what has been found in a run; `when` says which runs show it, if not all do."""
         for key, made in seen.problems.items():
             if key not in self._found:
-                self._found[key] = _with(made, when)
+                self._found[key] = made if when is None else _with(made, when())
         self.unchecked = seen.unchecked or self.unchecked
         self._known.join(seen.known)
 
@@ -165,8 +165,6 @@ class Findings:
 
 def _with(made: Any, when: str) -> Any:
     """A problem that is there in some runs only."""
-    if not when:
-        return made
     return f"{made}  {when}\n" if isinstance(made, str) else made | {"schedule": when}
 
 

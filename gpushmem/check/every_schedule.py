@@ -35,6 +35,8 @@ __all__ = ["load", "run_all", "run_by"]
 
 SUFFIX = ".schedule"
 FAILURES, SHOWN = 3, 3  # whose output is shown; operations that change places
+INTERRUPTED = 128  # exit codes of jobs that signals have ended are larger
+AGAIN = 60.0  # as PATIENCE, of one that is run again
 PATIENCE = 10.0  # seconds in which nobody has had a turn: the job is stuck, or 5 times slower
 MOST_POLLS = 1 << 18  # records of a job that is stuck: those of more are not looked at
 GRACE = 10  # seconds that runs may go on when the time is over
@@ -62,8 +64,10 @@ def run_all(
     end = time.monotonic() + seconds
     every = _Every(run, found)
     with progress("checking schedules") as bar:
-        every.take(_made(run, [], found, Loops()), [], ())
-        every.go_on(end, jobs or len(os.sched_getaffinity(0)), bar)
+        first = _made(run, [], found, Loops(), foresee=True)
+        every.take(first, [], ())
+        if first.code < INTERRUPTED:
+            every.go_on(end, jobs or len(os.sched_getaffinity(0)), bar)
         every.foresee()
     found.remark(every.remarks(min(seconds, time.monotonic() - end + seconds)))
     return every.code
@@ -71,7 +75,7 @@ def run_all(
 
 def run_by(run: Callable[[], int], found: command.Findings, threads: list[int]) -> int:
     """Run a job once, in this order."""
-    result = _made(run, threads, found, Loops())
+    result = _made(run, threads, found, Loops(), AGAIN, foresee=True)
     for seen in (result.seen, result.foreseen):
         if seen is not None:
             found.take(seen)
@@ -96,7 +100,7 @@ def load(name: str) -> list[int]:
 
 def _made(
     run: Callable[[], int], threads: list[int], found: command.Findings, loops: Loops,
-    longest: float | None = None,
+    longest: float | None = None, *, foresee: bool = False,
 ) -> _Result:  # fmt: skip
     """Run a job, its operations in this order; end it if nobody has a turn for `longest` seconds.
 
@@ -115,7 +119,7 @@ def _made(
         if stuck and sum(len(trace.records) for trace in traces) > MOST_POLLS:
             traces = []
         history, seen = found.see(traces, exact=True)
-        foreseen = None if longest is not None else found.see(traces)[1]
+        foreseen = found.see(traces)[1] if foresee else None
         return _Result(
             code, seen, foreseen, run_of(history, loops), not schedule.given_up, stuck, seconds
         )
@@ -148,8 +152,7 @@ class _Every:
         self._exploration.add(result.run._replace(chain=chain))
         self._not_followed += not result.followed
         self._seconds = self._seconds or result.seconds
-        told = f"only if {_text(chain)}; {_repeat(threads)}" if chain else ""
-        self._found.take(result.seen, told)
+        self._found.take(result.seen, partial(_only_if, chain, threads) if chain else None)
         self._foreseen = self._foreseen or result.foreseen
         if result.code:
             self.code, self._failed = self.code or result.code, self._failed + 1
@@ -164,7 +167,9 @@ class _Every:
     def foresee(self) -> None:
         """Where not all schedules have been run, take what the first one tells of others."""
         if self._foreseen is not None and self.left:
-            self._found.take(self._foreseen, "as the first run tells of orders that were not tried")
+            self._found.take(
+                self._foreseen, lambda: "as the first run tells of orders that were not tried"
+            )
 
     @property
     def left(self) -> int:
@@ -241,6 +246,11 @@ def _text(chain: tuple[str, ...]) -> str:
     """Which operations change places, the last three."""
     chain = tuple(dict.fromkeys(chain))
     return "..., " * (len(chain) > SHOWN) + ", and ".join(chain[-SHOWN:])
+
+
+def _only_if(chain: tuple[str, ...], threads: list[int]) -> str:
+    """Which runs show a problem."""
+    return f"only if {_text(chain)}; {_repeat(threads)}"
 
 
 def _repeat(threads: list[int]) -> str:
