@@ -41,7 +41,8 @@ UNUSED = 30 * DAY  # after which a record is deleted
 HALF_WRITTEN = DAY / 24  # after which a temporary file, or a lock, is
 MOST_BYTES = 2 << 30  # of one file
 RECORD = re.compile(r"[0-9a-f]{64}(\.engine)?")
-OURS = re.compile(r"[0-9a-f]{64}(\.engine)?(\.lock)?|writing-\w+")  # what may be deleted
+# What may be deleted: records, their locks, and orders that the checker has named.
+OURS = re.compile(r"[0-9a-f]{64}(\.engine)?(\.lock)?|writing-\w+|[0-9a-f]{8}\.schedule")
 SHIPPED = Path(__file__).parent / "compiled"  # records that were installed with the package
 PRUNED = "pruned"  # a file that is touched when that has been done,
 PRUNING = 1.0  # which is seconds ago, at least, when it is done again
