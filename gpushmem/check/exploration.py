@@ -33,11 +33,11 @@ from functools import partial, reduce
 from math import factorial, prod
 from typing import Any, NamedTuple, cast
 
-from gpushmem.artifacts.gpu_model import LANES
-from gpushmem.check.calls import Call
+from gpushmem.check.calls import Call, threads_of
 from gpushmem.check.conditions import CHANGES, holds
 from gpushmem.check.history import History, Turn
-from gpushmem.check.turns import CHANGES_NOTHING, named, thread_named
+from gpushmem.check.pe_memory import CELL
+from gpushmem.check.turns import CHANGES_NOTHING, argument_of, named, thread_named
 from gpushmem.check.vector_clock import Bit
 from gpushmem.ops import CMP_GE, CMP_GT
 
@@ -46,7 +46,6 @@ __all__ = ["Event", "Exploration", "Loops", "Run", "Word", "neighbours", "run_of
 MOST = 1 << 12  # events of a run that are looked at
 MANY = 10**9  # more are shown as a power of ten
 TRIES = 64  # ways in which a wait may have ended earlier
-CELL = 3  # bits of an address: words in one cell of 8 bytes are compared
 
 
 class Word(NamedTuple):
@@ -164,7 +163,9 @@ def _event(history: History, turn: Turn, polls: bool = False) -> Event:
         who = named(pe, launch, thread)
         wait = _until(by.fails, by.given) if polls and by.fails else None
         return Event(who, f"cuda.atomic at {_line(site)}", (word,), by.used, wait, turn.over, masks)
-    who, op = named(pe, launch, _first_thread(history, by)), by.op
+    if launch:  # a group that calls together is named by its first thread
+        thread, _ = threads_of(history.pes[pe].launches[launch], by, thread)
+    who, op = named(pe, launch, thread), by.op
     update = by.update
     values, status, _ = by.contents
     words, wanted = [], []
@@ -180,8 +181,7 @@ def _event(history: History, turn: Turn, polls: bool = False) -> Event:
         some = "_any" in op.base or "_some" in op.base
         wait = waits_for(by.compare, tuple(wanted), some)
     elif polls:
-        given = by.compare if op.base == "atomic_compare_swap" else by.value
-        wait = _until(CHANGES_NOTHING[op.base], given)
+        wait = _until(CHANGES_NOTHING[op.base], argument_of(op, by.compare, by.value))
     what = f"{op.name} at {_line(site)}"
     return Event(who, what, tuple(words), reads, wait, turn.over, masks)
 
@@ -198,15 +198,6 @@ def _until(fails: Callable[[int, int], bool], given: int) -> Wait:
 
 def _line(site: str) -> str:
     return site.partition(" in ")[0]
-
-
-def _first_thread(history: History, call: Call) -> int:
-    """The thread that names who calls: the first of a group."""
-    launch, thread = int(call.record["launch"]), int(call.record["thread"])
-    if not launch or not call.scope:
-        return thread
-    threads = history.pes[call.by].launches[launch].threads
-    return thread - (thread % threads if call.scope == 2 else thread % threads % LANES)
 
 
 # --- a run and its neighbours
@@ -366,10 +357,6 @@ def _bits(mask: int) -> Iterator[int]:
 
 def _mask(events: Iterable[int]) -> int:
     return sum(1 << k for k in events)
-
-
-def _place(word: Word) -> Any:
-    return word.space, word.start >> CELL
 
 
 def _places(event: Event) -> set[Any]:

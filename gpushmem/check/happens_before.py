@@ -384,9 +384,8 @@ class _Replay:
         self._spread(pe, record, call, clock)
 
     def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:
-        given = call.compare if call.op.base == "atomic_compare_swap" else call.value
         fetches = call.op.base in ("signal_fetch", "atomic_fetch", "g")
-        failed = not fetches and changes_nothing(call.op, words[1], given)
+        failed = not fetches and changes_nothing(call.op, words[1], call.compare, call.value)
         self.history.turns.append(_turn_of(call, words[TURN[log.DONE]], failed))
 
     def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:

@@ -67,6 +67,7 @@ class History:
         self.exposed: list[Access] = []  # by hosts: from then on unseen
         # Meetings of blocks at two barriers: PE, launch, and of each thread its number and line.
         self.apart: list[Apart] = []
+        self._looks: dict[Any, bool | None] = {}  # of calls, by line and operation
         self.turns: list[Turn] = []
         self.waiting: list[Turn] = []  # waits that have not ended
 
@@ -81,10 +82,12 @@ class History:
 
         None: the line does not show it, as the operation has another name there.
         """
-        line, name = self.source(call.site), rf"(\w+\.)*{call.op.base}\w*\("
-        if re.match(name, line):
-            return False
-        return True if re.search(name, line) else None
+        key = call.site, call.op.base
+        if key not in self._looks:
+            line, name = self.source(call.site), rf"(\w+\.)*{call.op.base}\w*\("
+            statement, shown = re.match(name, line), re.search(name, line)
+            self._looks[key] = False if statement else True if shown else None
+        return self._looks[key]
 
     def has_ended(self, turn: Turn) -> bool:
         """Whether the launch of a thread that has had a turn has ended."""

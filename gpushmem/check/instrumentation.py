@@ -53,7 +53,7 @@ from gpushmem.native.memory import (
 from gpushmem.native.structs import offset, view
 from gpushmem.ops import OPS, Op
 from gpushmem.ops.roles import QueuePairs
-from gpushmem.ops.row import BLOCK, READS, WARP
+from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.ops.row import THREAD as THREAD_SCOPE
 from gpushmem.simt.functions import device, inlined, kept
 from gpushmem.simt.layout import BLOCK as BLOCK_RECORD
@@ -105,6 +105,7 @@ SHARED, BLOCK_BITS, PHASE, ROWS, HOW = (
 FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
 FOREVER = 1 << 62
 OF_CLOCK = -0x3D4D51C2D82B14B1  # odd; THREAD.mark is `number` * SPREAD + `clock` * OF_CLOCK
+SCOPES = {BLOCK: 2, WARP: 1}  # of a call, in its record; 0: of a thread
 TURN = 3  # which word of a DONE is its turn
 EVENTS_OF_CALL = 2  # its clock advances at the call, and at the return
 # Operations that change nothing if what they return is, or is not, this argument, or has its bits.
@@ -554,9 +555,8 @@ def is_again(one, other):
 
 def polls(op: Op) -> bool:
     """Whether calls of an operation may change nothing, so that a loop may repeat them."""
-    reads = all(effect.how == READS or effect.array == "indices" for effect in op.facts.effects)
     given = op.scope == THREAD_SCOPE and op.returns.dtype is not None and not op.waits
-    return given and (reads or op.base in CHANGES_NOTHING)
+    return given and (turns.only_reads(op) or op.base in CHANGES_NOTHING)
 
 
 def group_called(op: Op) -> Any:
@@ -567,7 +567,7 @@ def group_called(op: Op) -> Any:
 def generate(call: Any) -> None:
     """Record a call of an operation, with its effects, before it is performed."""
     op, zero = call.op, i64(0)
-    scope = {BLOCK: 2, WARP: 1}.get(op.scope, 0)
+    scope = SCOPES.get(op.scope, 0)
     if turns.takes_turns(op):
         call.run(begin_turn, i64(scope))
     if polls(op):
@@ -626,7 +626,7 @@ def generate_after(call: Any, result: Any, kind: int, _: Any) -> None:
     if "indices" in call.values:
         which, place = i64(CONTENTS_OF.index("indices")), call.address("indices")
         call.run(contents, which, place, result, call.itemsize("indices"))
-    nothing, turn, scope = i64(0), i64(0), i64({BLOCK: 2, WARP: 1}.get(call.op.scope, 0))
+    nothing, turn, scope = i64(0), i64(0), i64(SCOPES.get(call.op.scope, 0))
     if polls(call.op):
         nothing, wanted = i64(1), CHANGES_NOTHING.get(call.op.base)
         if wanted is not None:

@@ -155,8 +155,16 @@ class Pe:
     def times_of(self, launch: int) -> Times:
         """When the threads of a launch load and store."""
         if launch not in self._times:
-            self._times[launch] = Times(self.plain[self.plain["launch"] == launch])
+            rows, launches = self._by_launch
+            first, end = np.searchsorted(launches, (launch, launch + 1))
+            self._times[launch] = Times(rows[first:end])
         return self._times[launch]
+
+    @cached_property
+    def _by_launch(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The loads and stores in the order of their launches, and the numbers of these."""
+        rows = self.plain[np.argsort(self.plain["launch"], kind="stable")]
+        return rows, rows["launch"]
 
     @cached_property
     def plain(self) -> np.ndarray[Any, Any]:

@@ -166,20 +166,18 @@ class Waits:
     # --- what is heard
 
     def _hear(
-        self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int, block: Any
-    ) -> None:
+        self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int, block: Any,
+        read: tuple[Any, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Let a clock know what was seen; `read`: of what is no wait, the call, and its stamp."""
         word = self.words[where]
-        if self.hears:
+        if not self.hears:
+            return
+        if self.exact and read is not None:
+            call, stamp = read
+            self.heard[who, index] = word.read(call, clock, stamp, block)
+        else:
             self.heard[who, index] = word.hear(who, clock, compare, value, block)
-
-    def _read(
-        self, where: Any, who: Bit, clock: Clock, value: int, block: Any, call: Any, stamp: int
-    ) -> None:
-        """What an atomic operation has seen."""
-        if not self.exact:
-            self._hear(where, who, 0, clock, CMP_EQ, value, block)
-        elif self.hears:
-            self.heard[who, 0] = self.words[where].read(call, clock, stamp, block)
 
     def hear(
         self, pe: Pe, call: Call, clock: Clock, words: list[int], stamp: int, looks: bool
@@ -214,13 +212,11 @@ class Waits:
                     self.apart.append((call, index, where, write))
             if not result and truth == TRUTH:  # it gave up
                 continue
-            block, waits = pe.block_of(call.who()), op.waits
+            waits = op.waits
             if waits and looks and truth == INTEGER:
                 waits, compare, expected = False, CMP_EQ, result
-            if self.exact and self.hears and not waits:
-                self.heard[who, index] = self.words[where].read(call, clock, stamp, block)
-            else:
-                self._hear(where, who, index, clock, compare, expected, block)
+            block, read = pe.block_of(call.who()), None if waits else (call, stamp)
+            self._hear(where, who, index, clock, compare, expected, block, read)
 
     def _of_other_blocks(
         self, pe: Pe, call: Call, where: Any, clock: Clock, needed: Iterable[Any]
@@ -241,7 +237,7 @@ class Waits:
     def _fetch(self, pe: Pe, call: Call, clock: Clock, old: int, stamp: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
         block = pe.block_of(call.who())
-        self._read(call.word, call.over(CALLED), clock, old, block, call, stamp)
+        self._hear(call.word, call.over(CALLED), 0, clock, CMP_EQ, old, block, (call, stamp))
         change = call.op.base.removeprefix("atomic_")
         if call.update is None or change not in ("compare_swap", "swap"):
             return
@@ -296,7 +292,8 @@ class Waits:
         launch.updates += 1
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            self._read(where, step, clock, old, block, None, int(record["stamp"]))
+            read = None, int(record["stamp"])
+            self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
             target = other_pe(where[0], pe.pe)

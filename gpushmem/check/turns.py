@@ -44,8 +44,8 @@ from gpushmem.simt.layout import FIBER, LAUNCH, THREAD
 from gpushmem.simt.thread import fiber_word, launch_word, pause, site_word, thread_word
 
 __all__ = [
-    "CHANGES_NOTHING", "PAUSES", "Schedule", "begin", "changes_nothing", "counted", "end", "named",
-    "schedule_word", "takes_turns", "thread_named",
+    "CHANGES_NOTHING", "PAUSES", "Schedule", "argument_of", "begin", "changes_nothing", "counted",
+    "end", "named", "only_reads", "schedule_word", "takes_turns", "thread_named",
 ]  # fmt: skip
 
 # `holder`: the thread whose turn it is, 0 if none; `turn`: how many there have been; `listed`: how
@@ -80,12 +80,22 @@ CHANGES_NOTHING: dict[Any, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
-def changes_nothing(op: Op, result: int, argument: int) -> bool:
-    """Whether a call has changed nothing: one that reads, or fails; `argument`: what it needs."""
+def argument_of(op: Op, compare: int, value: int) -> int:
+    """Of a call's arguments the one that CHANGES_NOTHING asks for."""
+    return compare if op.base == "atomic_compare_swap" else value
+
+
+def only_reads(op: Op) -> bool:
+    """Whether an operation changes no memory, but for what its caller gives it for results."""
+    return all(effect.how == READS or effect.array == "indices" for effect in op.facts.effects)
+
+
+def changes_nothing(op: Op, result: int, compare: int, value: int) -> bool:
+    """Whether a call, with these arguments, has changed nothing: one that reads, or has failed."""
     if op.base in CHANGES_NOTHING:
-        return CHANGES_NOTHING[op.base](result, argument)
-    reads = all(effect.how == READS or effect.array == "indices" for effect in op.facts.effects)
-    return reads and (not op.base.startswith("test") or result < ("_any" not in op.base))
+        return CHANGES_NOTHING[op.base](result, argument_of(op, compare, value))
+    failed = not op.base.startswith("test") or result < ("_any" not in op.base)
+    return only_reads(op) and failed
 
 
 def named(pe: int, launch: int, thread: int) -> int:

@@ -549,7 +549,11 @@ def both(other):
 if me == 0:
     both[1, 1](other)
 """
-    rows = signals(traced(2, RING + more + END))
+    trace = traced(2, RING + more + END)
+    rows = signals(trace)
+    before, after = trace.arrays_at(0, trace.arrays[0][-1].offset)
+    shown = [trace.array_at(0, before.offset, when) for when in (before.ended - 1, before.ended)]
+    assert [array.name for array in shown] == [before.name, after.name] == ["signal", "other"]
     assert {(row["pe"], row["name"]): (row["waits"], row["writers"]) for row in rows} == {
         (0, "signal[0]"): (2, [1]), (1, "signal[0]"): (2, [0]), (0, "other[0]"): (1, [0]),
     }  # fmt: skip

@@ -133,12 +133,9 @@ class Recorder(ProcessRecorder, Reader):
         if isinstance(result, int | np.integer | np.bool_):
             kind = int(op.result() == "bool")
         self._new_teams(result)
-        value, argument = (
-            int(result) if kind < 2 else 0,
-            int(given) if op.base.endswith("compare_swap") else arguments.get("value", 0),
-        )
-        nothing = changes_nothing(op, value, argument)
-        returned = number, value, kind, count(nothing, value)
+        seen = int(result) if kind < 2 else 0
+        turn = count(changes_nothing(op, seen, compare, value), seen)
+        returned = number, seen, kind, turn
         self._log.append(DONE, launch, site, returned, clock=2)
         return result
 
