@@ -103,20 +103,37 @@ def event(thread, number, name, word, numbers, old):
     return Event(named(thread, 0, 0), name, (where,), reads, wait, over, {})
 
 
+def explored(threads, order, random):
+    """The outcomes of all runs that are tried, the first of which begins so; and the runs."""
+    exploration, found, runs = Exploration(), set(), 0
+    while order is not None:
+        events, waiting, outcome = run(threads, order, random)
+        exploration.add(neighbours(events, waiting))
+        found.add(outcome)
+        runs += 1
+        following = exploration.next()
+        order = following and [who >> 48 for who in following[0]]
+    return exploration, found, runs
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_every_outcome_is_found_and_hardly_an_order_is_tried_twice(seed):
     for k in range(5):
         random = Random(f"{seed} {k}")
         threads = program(random)
-        exploration, found, runs = Exploration(), set(), 0
-        order = []
-        while order is not None:
-            events, waiting, outcome = run(threads, order, random)
-            exploration.add(neighbours(events, waiting))
-            found.add(outcome)
-            runs += 1
-            following = exploration.next()
-            order = following and [who >> 48 for who in following[0]]
+        exploration, found, runs = explored(threads, [], random)
         assert found == every_outcome(threads), threads
         # What a compare-and-swap depends on is known when it has been made.
         assert runs <= 1.1 * exploration.schedules + 2, threads
+
+
+@pytest.mark.parametrize(
+    ("threads", "first"),
+    [
+        ([[("add", 0, (1, 0))], [("add", 0, (1, 0))], [("wait", 0, (CMP_LT, 1))]], [0, 1]),
+        ([[("add", 0, (1, 0))] * 2, [("or", 0, (4, 0))], [("wait", 0, (CMP_EQ, 0))]], [1, 0, 0]),
+    ],
+)
+def test_a_wait_that_no_single_change_keeps_from_ending_ends_before_all(threads, first):
+    _, found, _ = explored(threads, first, Random(1))
+    assert found == every_outcome(threads)
