@@ -2,13 +2,16 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 
 from gpushmem.check.conditions import holds
 from gpushmem.check.exploration import Event, Exploration, Word, neighbours, waits_for
+from gpushmem.check.log import EFFECT, END, OP, RECORD
+from gpushmem.check.pe_memory import refused
 from gpushmem.check.turns import named
 from gpushmem.check.vector_clock import UPDATED, Bit
-from gpushmem.ops import CMP_EQ, CMP_GE, CMP_LT
+from gpushmem.ops import CMP_EQ, CMP_GE, CMP_LT, OPS
 
 # --- a machine: threads with a list of operations each. An operation is its name, a word, numbers.
 
@@ -137,3 +140,14 @@ def test_every_outcome_is_found_and_hardly_an_order_is_tried_twice(seed):
 def test_a_wait_that_no_single_change_keeps_from_ending_ends_before_all(threads, first):
     _, found, _ = explored(threads, first, Random(1))
     assert found == every_outcome(threads)
+
+
+def test_a_wait_that_had_not_ended_with_its_launch_is_no_call_that_failed():
+    """Of other calls nothing more is recorded if they raise an error."""
+    wait, put = (list(OPS).index(name) for name in ("wait_until", "put"))
+    records = np.zeros(5, RECORD)
+    records["kind"] = OP, EFFECT, OP, EFFECT, END
+    records["launch"], records["thread"] = 1, (0, 0, 1, 1, 0)
+    records["words"][:, 0] = wait, 0, put, 0, 0
+    assert refused(records).tolist() == [True] * 4 + [False]
+    assert refused(records, [wait]).tolist() == [False, False, True, True, False]
