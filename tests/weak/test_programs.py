@@ -49,6 +49,14 @@ def test_what_a_get_writes_to_symmetric_memory_is_loaded(run_cli, way):
         )
 
 
+def test_a_fence_orders_no_gets(run_cli):
+    late = [
+        int(weak(run_cli, 2, "fence_for_a_get", *args, seed=3).stdout) for args in ((), ("fixed",))
+    ]
+    assert late[0] > 0
+    assert late[1] == 0
+
+
 def test_what_is_written_behind_an_array_is_reported_with_its_name(run_cli):
     done = weak(run_cli, 1, "past_the_end", code=1)
     said = r"PE 0: 8 bytes were written behind the end of the symmetric array `first` \(float32"
