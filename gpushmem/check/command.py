@@ -100,8 +100,9 @@ def problems(traces: list[log.Trace], exact: bool = False) -> tuple[History, lis
     finally:
         gc.enable()
     return history, report.problems(
-        history, races.races(history), lost_wakeups.missed(history), lost_wakeups.apart(history),
-        bounds.outside(history), uninitialized.unwritten(history),
+        history, races.races(history), lost_wakeups.missed(history),
+        lost_wakeups.not_resident(history), bounds.outside(history),
+        uninitialized.unwritten(history),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from gpushmem.check import log
 from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
-from gpushmem.check.history import Apart, Atomic, History, Turn
+from gpushmem.check.history import Atomic, Divergence, History, Turn
 from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pe_memory import CELL, Pe, looked_at, refused, unheard
@@ -284,12 +284,14 @@ class _Replay:
         block.met(phase, clock, int(record["stamp"]))
         block.barriers.append(phase)
 
-    def _apart(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _diverged(self, pe: Pe, record: Any, words: list[int]) -> None:
         """A block has met at two barriers."""
         if self._collect:
             one, two = pe.sites.get(words[0], "?"), pe.site_of(record)
             launch, thread = int(record["launch"]), int(record["thread"])
-            self.history.apart.append(Apart(pe.pe, launch, (words[1], one), (thread, two)))
+            self.history.divergences.append(
+                Divergence(pe.pe, launch, (words[1], one), (thread, two))
+            )
 
     def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
@@ -484,5 +486,6 @@ HANDLERS = {
     log.SYNC: _Replay._sync, log.CALL: _Replay._call, log.TEAM: _Replay._team,
     log.HOST: _Replay._host, log.EXPOSED: _Replay._exposed, log.VALUE: _Replay._value,
     log.CONTENTS: _Replay._contents,
-    log.APART: _Replay._apart, log.UPDATE: _Replay._update, log.THREADFENCE: _Replay._threadfence,
+    log.DIVERGED: _Replay._diverged, log.UPDATE: _Replay._update,
+    log.THREADFENCE: _Replay._threadfence,
 }  # fmt: skip

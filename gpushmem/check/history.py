@@ -15,10 +15,10 @@ from gpushmem.check.synchronization import Waits
 from gpushmem.check.vector_clock import ENDED, Bit, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD
 
-__all__ = ["Apart", "Atomic", "History", "Turn"]
+__all__ = ["Atomic", "Divergence", "History", "Turn"]
 
 
-class Apart(NamedTuple):
+class Divergence(NamedTuple):
     """A meeting of a block at two barriers: threads, each with the line at which it waited."""
 
     pe: int
@@ -66,7 +66,7 @@ class History:
         self.accesses: list[Access] = []  # of operations and hosts
         self.exposed: list[Access] = []  # by hosts: from then on unseen
         # Meetings of blocks at two barriers: PE, launch, and of each thread its number and line.
-        self.apart: list[Apart] = []
+        self.divergences: list[Divergence] = []
         self._looks: dict[Any, bool | None] = {}  # of calls, by line and operation
         self.turns: list[Turn] = []
         self.waiting: list[Turn] = []  # waits that have not ended

@@ -25,10 +25,10 @@ from numba import types
 from gpushmem.check import log, turns
 from gpushmem.check.log import (
     ACCESS,
-    APART,
     ARRIVED,
     CALL_OF_WARP,
     CONTENTS,
+    DIVERGED,
     DONE,
     EFFECT,
     HEADER,
@@ -410,7 +410,7 @@ def block_met():
         block.met_at, block.met_by = site_word(), thread_number()
         event(MET, block.index, met + 1, 0, 0, 0, 0)
     elif block.phase == met + 1 and block.met_at != 0 and block.met_at != site_word():
-        event(APART, block.met_at, block.met_by, 0, 0, 0, 0)
+        event(DIVERGED, block.met_at, block.met_by, 0, 0, 0, 0)
         block.met_at = 0  # once for a meeting
 
 

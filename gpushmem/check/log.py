@@ -27,12 +27,12 @@ from gpushmem.source_lines import is_users
 
 __all__ = [
     "ACCESS",
-    "APART",
     "ARRIVED",
     "BEGIN",
     "CALL",
     "CALL_OF_WARP",
     "CONTENTS",
+    "DIVERGED",
     "DONE",
     "EFFECT",
     "END",
@@ -118,7 +118,7 @@ EXPOSED = 18  # the host has an array, which it may write to unseen: as HOST
 VALUE = 19  # what the HOST before it sets integers to: address, bytes, number
 # Of the thread that makes it: another has come to the same meeting of the block at another line,
 # whose site this is, and its number.
-APART = 20
+DIVERGED = 20
 
 CALL_OF_WARP = 2
 REFUSED = 3
@@ -246,7 +246,7 @@ class Log:
         """Write down the texts of sites that are new: they go with this process."""
         end = min(int(self._log["n"][0]), int(self._log["most"][0]))
         new = self._records[self._read : end]
-        others = new["words"][new["kind"] == APART, 0]
+        others = new["words"][new["kind"] == DIVERGED, 0]
         for site in np.unique(np.concatenate([new["site"], others])).tolist():
             if site > 0 and site not in self._texts:
                 self._texts[site] = ctypes.string_at(site).decode()

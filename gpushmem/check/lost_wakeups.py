@@ -25,7 +25,7 @@ from gpushmem.check.synchronization import Update
 from gpushmem.check.vector_clock import CALLED, Bit
 from gpushmem.simt.observe import STORE
 
-__all__ = ["Apart", "Missed", "apart", "missed"]
+__all__ = ["Missed", "NotResident", "missed", "not_resident"]
 
 
 class Missed(NamedTuple):
@@ -38,7 +38,7 @@ class Missed(NamedTuple):
     seen: int
 
 
-class Apart(NamedTuple):
+class NotResident(NamedTuple):
     """A write, and a wait for it in a block that may keep that of the write from running."""
 
     write: Access
@@ -52,21 +52,21 @@ def missed(history: History) -> list[Missed]:
     return as_one(_all(history), _lines, _place)
 
 
-def apart(history: History) -> list[Apart]:
+def not_resident(history: History) -> list[NotResident]:
     """All of them, those of the same two lines as one."""
     by_call = _by_call(history)
     found = []
-    for call, element, where, write in history.waits.apart:
+    for call, element, where, write in history.waits.not_resident:
         wait = by_call[_name(call)]
-        found.append(Apart(_write(by_call, write, where, wait.size), wait, element, 1))
+        found.append(NotResident(_write(by_call, write, where, wait.size), wait, element, 1))
     return as_one(found, _lines, _place)
 
 
-def _lines(one: Missed | Apart) -> tuple[str, str]:
+def _lines(one: Missed | NotResident) -> tuple[str, str]:
     return one.write.site, one.wait.site
 
 
-def _place(one: Missed | Apart) -> tuple[Any, ...]:
+def _place(one: Missed | NotResident) -> tuple[Any, ...]:
     """Where it is."""
     return tuple((a.pe, a.launch, a.thread, a.when, a.start) for a in (one.write, one.wait))
 

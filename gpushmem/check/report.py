@@ -10,10 +10,9 @@ from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.accesses import Access
 from gpushmem.check.bounds import Outside
 from gpushmem.check.calls import Call
-from gpushmem.check.history import Apart as Divergence
-from gpushmem.check.history import History
+from gpushmem.check.history import Divergence, History
 from gpushmem.check.log import BLOCK_BITS
-from gpushmem.check.lost_wakeups import Apart, Missed
+from gpushmem.check.lost_wakeups import Missed, NotResident
 from gpushmem.check.races import Race
 from gpushmem.check.synchronization import Update
 from gpushmem.check.uninitialized import Unwritten
@@ -39,7 +38,7 @@ def problems(
     history: History,
     found: list[Race],
     missed: list[Missed],
-    apart: list[Apart],
+    not_resident: list[NotResident],
     bounds: list[Outside],
     unwritten: list[Unwritten],
 ) -> list[Problem]:
@@ -52,7 +51,7 @@ def problems(
         (_Unwritten(history, one) for one in unwritten),
         (_Race(history, one) for one in found),
         (_Missed(history, one) for one in missed),
-        (_Apart(history, one) for one in apart),
+        (_NotResident(history, one) for one in not_resident),
         _divergent(history),
     )
     return [problem for kind in kinds for problem in sorted(kind, key=_place)]
@@ -251,10 +250,10 @@ class _Divergent(Problem):
 
     label = "meeting"
 
-    def __init__(self, history: History, apart: Divergence, seen: int) -> None:
-        self.history, self.apart, self.seen = history, apart, seen
-        both = sorted((apart.first, apart.second), key=lambda one: one[::-1])
-        self.accesses = [(_waiting(apart, site), thread) for thread, site in both]
+    def __init__(self, history: History, divergence: Divergence, seen: int) -> None:
+        self.history, self.divergence, self.seen = history, divergence, seen
+        both = sorted((divergence.first, divergence.second), key=lambda one: one[::-1])
+        self.accesses = [(_waiting(divergence, site), thread) for thread, site in both]
 
     def kind(self) -> str:
         return "barrier"
@@ -272,18 +271,18 @@ class _Divergent(Problem):
         return "missing: one syncthreads() that all threads reach: a GPU may wait for ever here"
 
 
-def _waiting(apart: Divergence, site: str) -> Access:
+def _waiting(divergence: Divergence, site: str) -> Access:
     """A wait at a barrier, for what names an access."""
     return Access(
-        ("memory", apart.pe), 0, 0, 0, 1, False, False, apart.pe, apart.launch, 0, 0, 0, site,
-        None, None, None, None, 0,
+        ("memory", divergence.pe), 0, 0, 0, 1, False, False, divergence.pe, divergence.launch, 0, 0,
+        0, site, None, None, None, None, 0,
     )  # fmt: skip
 
 
 def _divergent(history: History) -> list[Problem]:
     """The meetings at two barriers, those at the same lines as one."""
     found: dict[Any, list[Divergence]] = {}
-    for one in history.apart:
+    for one in history.divergences:
         lines = frozenset((one.first[1], one.second[1]))
         if len(lines) > 1:
             found.setdefault(lines, []).append(one)
@@ -293,7 +292,7 @@ def _divergent(history: History) -> list[Problem]:
 class _Endless(Problem):
     """A wait that may never end, in words."""
 
-    def __init__(self, history: History, found: Missed | Apart) -> None:
+    def __init__(self, history: History, found: Missed | NotResident) -> None:
         self.history, self.element, self.seen = history, found.element, found.seen
         self.write, self.wait = found.write, found.wait
         self.accesses = [(self.write, self.write.thread), (self.wait, self.wait.thread)]
@@ -311,7 +310,7 @@ class _Endless(Problem):
         return _of_heap(self.history, self.wait, at)
 
 
-class _Apart(_Endless):
+class _NotResident(_Endless):
     """A wait for a block that may not run."""
 
     def kind(self) -> str:

@@ -103,7 +103,7 @@ class Waits:
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
         # ... and the write of another block that it is for, which may not run at the same time.
-        self.apart: list[tuple[Call, int, Any, Write]] = []
+        self.not_resident: list[tuple[Call, int, Any, Write]] = []
 
     def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
@@ -209,7 +209,7 @@ class Waits:
             if self._last and op.waits:
                 seen = self.heard[who, index].writes if (who, index) in self.heard else ()
                 for write in self._of_other_blocks(pe, call, where, clock, seen):
-                    self.apart.append((call, index, where, write))
+                    self.not_resident.append((call, index, where, write))
             if not result and truth == TRUTH:  # it gave up
                 continue
             waits = op.waits

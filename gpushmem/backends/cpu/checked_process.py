@@ -31,7 +31,7 @@ from gpushmem.source_lines import assigned_name, line_of, user_frame
 if TYPE_CHECKING:
     from gpushmem.simt.observe import Work
 
-HELD_UP, APART = 100, 0.002  # launches; seconds from the first PE to the second
+HELD_UP, BETWEEN = 100, 0.002  # launches; seconds from the first PE to the second
 SMALL = 4096  # bytes: of copies of more it is not looked whether they are all zero
 __all__ = ["ProcessRecorder", "of_pe", "process_recorder"]
 
@@ -138,7 +138,7 @@ class ProcessRecorder:
         own = places[self.pe]
         launch.launch["seed"] = order_of(own)
         if number <= HELD_UP:
-            time.sleep(APART * sum(place < own for place in places))
+            time.sleep(BETWEEN * sum(place < own for place in places))
 
     def returned(self, number: int) -> None:
         """The host has waited for one launch."""

@@ -48,7 +48,7 @@ READERS = {
         None, "counters",
     ),
 }  # fmt: skip
-APART = {"GPUSHMEM_TRACE", "GPUSHMEM_STATS"}  # which use the same memory
+EXCLUSIVE = {"GPUSHMEM_TRACE", "GPUSHMEM_STATS"}  # which use the same memory
 
 
 def observe_kernels(*names: str) -> None:
@@ -58,9 +58,9 @@ def observe_kernels(*names: str) -> None:
     change: kernels that have been compiled, and what they call, stay as they are.
     """
     wanted = [name for name in READERS if settings.is_set(name)]
-    if APART.issubset(wanted):
+    if EXCLUSIVE.issubset(wanted):
         raise ArgumentError(
-            f"{' and '.join(sorted(APART))}: set one of them; a trace has the counters"
+            f"{' and '.join(sorted(EXCLUSIVE))}: set one of them; a trace has the counters"
         )
     for name in names or READERS:
         row, on = READERS[name], name in wanted
