@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.conditions import Write
 from gpushmem.check.launches import Launch
-from gpushmem.check.log import PHASE
+from gpushmem.check.log import NO_INTEGER, PHASE
 from gpushmem.check.vector_clock import CALLED, DONE, READ, Bit, Clock, is_fenced
 from gpushmem.ops import OPS, QP_DEFAULT
 from gpushmem.ops.roles import QueuePair, QueuePairs
@@ -54,8 +54,10 @@ class Call:
         self.by, self.op, self.record, self.site = pe, op, record, site
         words = record["words"].tolist()
         self.stamp = int(record["stamp"])
-        self.expected, self.scope = words[1] >> 8, words[1] & 0xFF  # effects to come
+        self.expected, self.scope = words[1] >> 8, words[1] & NO_INTEGER - 1  # effects to come
         self.pe, self.team, self.compare, self.value = words[2:]
+        if words[1] & NO_INTEGER:
+            self.value = None
         # The queue pair that it uses; the set of those that it orders, if it does not order all.
         self.qp = self.team if op.named(QueuePair) else QP_DEFAULT
         self.qps: int | None = self.value if op.named(QueuePairs) else None

@@ -35,6 +35,7 @@ from gpushmem.check.log import (
     LEFT,
     LOG,
     MET,
+    NO_INTEGER,
     OP,
     PIECE,
     RECORD,
@@ -52,7 +53,7 @@ from gpushmem.native.memory import (
 )
 from gpushmem.native.structs import offset, view
 from gpushmem.ops import OPS, Op
-from gpushmem.ops.roles import QueuePairs
+from gpushmem.ops.roles import QueuePairs, Value
 from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.ops.row import THREAD as THREAD_SCOPE
 from gpushmem.simt.functions import device, inlined, kept
@@ -581,8 +582,11 @@ def generate(call: Any) -> None:
         if isinstance(call.argtypes.get(name), types.Integer):
             compare = call.integer(name)
     value = zero
-    if isinstance(call.argtypes.get("value"), types.Integer):
+    given = call.argtypes["dst"].dtype if op.named(Value) else call.argtypes.get("value")
+    if isinstance(given, types.Integer):
         value = call.integer("value")
+    elif op.named(Value):
+        scope |= NO_INTEGER
     elif op.named(QueuePairs):
         words = (call.address("qps"), call.count("qps"))
         value = call.run(set_of, *words, returns=types.intp)

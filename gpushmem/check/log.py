@@ -42,6 +42,7 @@ __all__ = [
     "LEFT",
     "LOG",
     "MET",
+    "NO_INTEGER",
     "OP",
     "PIECE",
     "RECORD",
@@ -89,8 +90,8 @@ SIGN = 1 << 63
 # next row << 1 | threads to the next; bytes to the next row << HOW | how; the integer that all
 # store, if `how` says so.
 ACCESS = 1
-# Number of the row, effects << 8 | scope, pe, team or queue pair, comparison or signal's op, value
-# or the set of queue pairs.
+# Number of the row, effects << 8 | NO_INTEGER or 0 | scope, pe, team or queue pair, comparison or
+# signal's op, value or the set of queue pairs.
 OP = 2
 # Of the OP before it: number of the effect, address, bytes, stride, size; of a matrix the number
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
@@ -120,6 +121,7 @@ VALUE = 19  # what the HOST before it sets integers to: address, bytes, number
 # whose site this is, and its number.
 DIVERGED = 20
 
+NO_INTEGER = 1 << 7  # the value is that of a float
 CALL_OF_WARP = 2
 REFUSED = 3
 

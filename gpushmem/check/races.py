@@ -215,7 +215,7 @@ def _between(history: History, pe: int, first: Any, second: Any) -> Found:
         if space == SHARED_MEMORY and not same:
             continue
         a, b = (part[part["space"] == space] for part in (first, second))
-        sets = [(a, b, same)] if same else [(a, b, False), (b, a, False)]
+        sets = [(a, b, same)] if same else [(a, b, False), (b, a[a["how"] == LOAD], False)]
         for writers, others, one_set in sets:
             yield from _pairs(history, pe, writers, others, one_set)
 
@@ -232,7 +232,8 @@ def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
     for i in np.flatnonzero(high > low).tolist():
         one = writers[i]
         part = b[low[i] : high[i]]
-        meets = _conflicting(part, one["low"], True, one["how"] == ATOMIC)
+        size = one["size"] if one["how"] == ATOMIC else 0
+        meets = _conflicting(part, one["low"], True, size, one["start"])
         meets &= ~_interleaved(
             part["start"], part["stride"], part["size"], one["start"], one["stride"], one["size"]
         )
@@ -266,12 +267,18 @@ def _interleaved(starts: Any, strides: Any, sizes: Any, start: int, stride: int,
     return alike & (step > 0) & (gap >= size) & (step - gap >= sizes)
 
 
-def _conflicting(rows: Any, low: int, writes: bool, atomic: bool) -> Any:
-    """Which accesses, of those that begin before another one ends, overlap and conflict with it."""
+def _conflicting(rows: Any, low: int, writes: bool, size: int, start: int) -> Any:
+    """Which accesses, of those that begin before another one ends, overlap and conflict with it.
+
+    `size`: of the word at `start`, if it is atomic; else 0.
+    """
     meets = rows["end"] > low
     if not writes:
-        return meets & (rows["how"] != LOAD)
-    return meets & (rows["how"] != ATOMIC) if atomic else meets
+        meets &= rows["how"] != LOAD
+    if size:
+        other_word = (rows["size"] != size) | ((rows["start"] - start) % size != 0)
+        meets &= (rows["how"] != ATOMIC) | other_word
+    return meets
 
 
 def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Found:
@@ -318,8 +325,8 @@ class _Launches:
             if others >> launch.number & 1 and not history.over(access, thread, launch.begun):
                 low = np.searchsorted(rows["low"], access.low - self._longest[k], "left")
                 part = rows[low : np.searchsorted(rows["low"], access.end, "left")]
-                atomic = access.atomic and access.pe == self._pe
-                meets = _conflicting(part, access.low, access.writes, atomic)
+                size = access.size if access.atomic and access.pe == self._pe else 0
+                meets = _conflicting(part, access.low, access.writes, size, access.start)
                 yield launch, part[meets]
 
 

@@ -24,6 +24,7 @@ from gpushmem.check.log import (
     END,
     EXPOSED,
     HOST,
+    NO_INTEGER,
     OP,
     REFUSED,
     TEAM,
@@ -31,6 +32,7 @@ from gpushmem.check.log import (
 )
 from gpushmem.check.turns import changes_nothing, named, takes_turns
 from gpushmem.ops import OPS, Op
+from gpushmem.ops.roles import Value
 from gpushmem.simt.observe import LOAD, STORE
 from gpushmem.size import span
 from gpushmem.source_lines import assigned_name
@@ -112,7 +114,8 @@ class Recorder(ProcessRecorder, Reader):
         team = int(arguments.get("team", -1))
         arrays = [isinstance(arguments[effect.array], np.ndarray) for effect in op.facts.effects]
         pe = int(arguments.get("pe", -1))
-        called = number, sum(arrays) << 8, pe, team, compare, value
+        floats = bool(op.named(Value)) and arguments["dst"].dtype.kind not in "iu"
+        called = number, sum(arrays) << 8 | NO_INTEGER * floats, pe, team, compare, value
         self._log.append(OP, launch, site, called, clock=1)
         for k, effect in enumerate(op.facts.effects):
             array = arguments[effect.array]
