@@ -264,7 +264,9 @@ class _Replay:
         scope, thread = words[0], int(record["thread"])
         if scope == OF_SYSTEM:
             clock.stores_are(OUT, pe.pe)
-        pe.launches[int(record["launch"])].release([thread], clock.copy(), scope)
+        launch = pe.launches[int(record["launch"])]
+        launch.release([thread], clock.copy(), scope)
+        launch.acquire([thread], int(record["clock"]), scope)
         self._keep(pe, record)
 
     # --- barriers of kernels
@@ -276,6 +278,8 @@ class _Replay:
         clock = block.clocks[-1].copy()
         for own in block.own.values():
             clock.join(own)
+        threads = range(number * launch.threads, (number + 1) * launch.threads)
+        launch.acquire(threads, int(record["clock"]))
         block.own = {}
         for key in [k for k in clock.times if k[:2] == (pe.pe, launch.number) and len(k) == 3]:
             if key[2] // launch.threads == number:
@@ -295,8 +299,9 @@ class _Replay:
 
     def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
-        self._keep(pe, record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        launch.acquire([thread], int(record["clock"]))
+        self._keep(pe, record)
         group = self._group(launch, thread, words)
         launch.came[group, thread] += 1  # some may be at the next meeting before others have left
         meeting = launch.groups[group, launch.came[group, thread]]
@@ -310,6 +315,7 @@ class _Replay:
     def _left(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        launch.acquire([thread], int(record["clock"]))
         if words[0] != CALL_OF_WARP:  # of that it knows already, see `spread`
             group = self._group(launch, thread, words)
             meeting = launch.groups[group, launch.came[group, thread]]
@@ -357,6 +363,7 @@ class _Replay:
             thread = int(record["thread"])
             threads = range(*threads_of(launch, call, thread))
             launch.release(threads, clock.copy(), OF_SYSTEM)
+            launch.acquire(threads, int(record["clock"]))
         if call.effects:
             if self._turns and self._collect:
                 call.known = clock.copy()
@@ -383,6 +390,10 @@ class _Replay:
         local = facts.meets or op.waits or call.pe < 0
         if local or fetches or (completion is not None and completion.data == RETURN):
             call.mark(clock, DONE)
+        if int(record["launch"]) and (facts.meets or op.waits or fetches):
+            launch = pe.launches[int(record["launch"])]
+            threads = range(*threads_of(launch, call, int(record["thread"])))
+            launch.acquire(threads, int(record["clock"]))
         self._spread(pe, record, call, clock)
 
     def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpushmem.check.accesses import Access
+from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM
 from gpushmem.check.log import Trace
 from gpushmem.check.pe_memory import Pe
 from gpushmem.check.synchronization import Waits
@@ -149,22 +150,30 @@ class History:
             return clock.has(ENDED, access.pe, 0, access.launch)
         return launch.all_over(block, access.when, clock, access.away, access.writes)
 
+    def scope(self, first: Access, one: int, second: Access, two: int) -> int:
+        """The scope of a fence for two threads that make accesses."""
+        if first.pe != second.pe:
+            return OF_SYSTEM
+        blocks = [
+            self.pes[access.pe].block_of((access.pe, access.launch, thread))
+            for access, thread in ((first, one), (second, two))
+        ]
+        return OF_BLOCK if blocks[0] is not None and blocks[0] == blocks[1] else OF_GPU
+
     def excluded(self, first: Access, one: int, second: Access, two: int) -> bool:
         """Whether a lock keeps two accesses apart, whichever comes first.
 
         Each is made after somebody took the lock, and is over, and fenced, when it is given back.
         """
-        blocks = [
-            self.pes[access.pe].block_of((access.pe, access.launch, thread))
-            for access, thread in ((first, one), (second, two))
-        ]
-        block = blocks[0] if blocks[0] == blocks[1] else None
+        scope = self.scope(first, one, second, two)
+        near = (first.pe, first.launch, one) if scope == OF_BLOCK else None
+        block = self.pes[first.pe].block_of(near) if near else None
         for sections in self.waits.sections:
             held = [
                 {
                     taken
                     for taken, back in sections
-                    if taken.known(self.clock_of(access, thread))
+                    if self.waits.held(taken, self.clock_of(access, thread), scope)
                     and self.over(access, thread, back.told(block))
                 }
                 for access, thread in ((first, one), (second, two))

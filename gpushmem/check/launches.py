@@ -39,6 +39,39 @@ class Meeting:
         self.came: dict[int, int] = {}
 
 
+class Unfenced:
+    """What a thread has seen by relaxed reads, and not fenced since then."""
+
+    def __init__(self, times: dict[Any, int], when: int) -> None:
+        self.known = Clock(times)  # before, and since by fences of a smaller scope
+        self.first = when
+        self.last = "?"  # line of the last of them
+        self.seen: list[tuple[int, Clock]] = []  # the scope of the fence that is missing, for what
+
+    def fence(self, scope: int) -> bool:
+        """Fence what is seen of a scope's threads; returns whether that is all."""
+        for _, seen in (one for one in self.seen if one[0] <= scope):
+            self.known.join(Clock(seen.times))
+        self.seen = [one for one in self.seen if one[0] > scope]
+        return not self.seen
+
+
+class Taken:
+    """A lock that a thread has taken by an atomic operation of numba.cuda."""
+
+    def __init__(self, launch: Launch, thread: int, when: int, site: str) -> None:
+        self._launch, self._thread, self.when, self.site = launch, thread, when, site
+        self.fenced: dict[int, int] = {}  # by scope: when
+
+    def held(self, clock: Clock, scope: int) -> bool:
+        """Whether what has a clock comes after it, and after a fence of a scope or a barrier."""
+        launch, thread = self._launch, self._thread
+        fenced = self.fenced.get(scope)
+        if fenced is not None and launch.known_time(thread, clock, seen=True) >= fenced:
+            return True
+        return launch.all_over(thread // launch.threads, self.when, clock)
+
+
 class Times:
     """When the threads of a launch load and store: by their clocks."""
 
@@ -81,6 +114,9 @@ class Launch:
         self.grids: list[dict[int, int]] = []  # when each thread came to each meeting of the grid
         self.updates = 0  # atomic operations of numba.cuda so far
         self.released: dict[tuple[int, int], Clock] = {}  # what threads have fenced; for whom
+        self._unfenced: dict[int, Unfenced] = {}  # by thread
+        self._fenced: dict[int, list[tuple[int, Unfenced]]] = defaultdict(list)  # ... when
+        self._taken: dict[int, list[Taken]] = defaultdict(list)  # locks; by thread
 
     def block_of(self, thread: int) -> Block:
         """The block of a thread."""
@@ -131,14 +167,61 @@ class Launch:
             for smaller in range(scope + 1):
                 self.released[thread, smaller] = clock
 
+    def saw(
+        self, thread: int, before: dict[Any, int], seen: list[tuple[int, Clock]], site: str
+    ) -> None:
+        """A relaxed read has seen this, for which a fence of a scope has to follow."""
+        if seen:
+            when = before[self.pe, self.number, thread]
+            unfenced = self._unfenced.setdefault(thread, Unfenced(before, when))
+            unfenced.seen += seen
+            unfenced.last = site
+
+    def took(self, thread: int, when: int, site: str) -> Taken:
+        """A thread has taken a lock."""
+        taken = Taken(self, thread, when, site)
+        self._taken[thread].append(taken)
+        return taken
+
+    def acquire(self, threads: Iterable[int], when: int, scope: int = OF_SYSTEM) -> None:
+        """Threads fence what they have seen of threads of a scope."""
+        if not self._unfenced and not self._taken:
+            return
+        for thread in threads:
+            unfenced = self._unfenced.get(thread)
+            if unfenced is not None and unfenced.fence(scope):
+                self._fenced[thread].append((when, self._unfenced.pop(thread)))
+            for taken in reversed(self._taken.get(thread, ())):
+                if scope in taken.fenced:  # and those before
+                    break
+                for smaller in range(scope + 1):
+                    taken.fenced.setdefault(smaller, when)
+
+    def unfenced(self, thread: int, when: int, scope: int) -> str | None:
+        """The line where a thread has seen, or taken, what it has not fenced at some time."""
+        for one in self._taken.get(thread, ()):
+            if one.when <= when < one.fenced.get(scope, when + 1):
+                return one.site
+        left = [(when + 1, self._unfenced[thread])] if thread in self._unfenced else []
+        for end, seen in self._fenced.get(thread, []) + left:
+            if seen.first <= when < end:
+                return seen.last
+        return None
+
     def keep(self, thread: int, when: int, stamp: int) -> None:
         """Keep what a thread knows from an event on; of events with no access between, the last."""
         times, clocks, stamps = self.past.setdefault(thread, ([], [], []))
         if times and not self.accesses.any_between(thread, times[-1], when):
             for each in (times, clocks, stamps):
                 each.pop()
+        clock = self.block_of(thread).own[thread].copy()
+        if thread in self._unfenced:
+            clock.times = {
+                **self._unfenced[thread].known.times,
+                (self.pe, self.number, thread): when,
+            }
         times.append(when)
-        clocks.append(self.block_of(thread).own[thread].copy())
+        clocks.append(clock)
         stamps.append(stamp)
 
     def at(self, thread: int, when: int, all_of_block: bool = False) -> tuple[Clock, int]:

@@ -542,7 +542,7 @@ class _Race(Problem):
                 f"cuda.syncthreads() between: thread {neighbour} of the block has waited for it, "
                 "this one has not"
             )
-        unfenced = self._unfenced()
+        unfenced = self._unfenced() or self._seen_unfenced()
         if unfenced is not None:
             return unfenced
         if a.pe != b.pe:
@@ -605,11 +605,14 @@ class _Race(Problem):
     def _unfenced(self) -> str | None:
         """The fence before the atomic operation that would then tell the second of the first."""
         history, clock = self.history, self.history.clock_of(self.second, self.two)
+        own = self.second.pe, self.second.launch, self.two
         for where, word in history.waits.words.items():
             locked = any(taken.known(clock) for taken, _ in history.waits.taken.get(where, ()))
             for write in word.writes.values():
                 by = write.call
                 line = by.site.partition(" in ")[0]
+                if by.who() == own:
+                    continue
                 if history.over(self.first, self.one, write.clock) or not (
                     locked or write.over.known(clock)
                 ):
@@ -620,6 +623,20 @@ class _Race(Problem):
                 if isinstance(by, Update) and history.over(self.first, self.one, by.clock):
                     system = "_system" * (self.first.pe != self.second.pe)
                     return f"cuda.threadfence{system}() before the {by.what} at {line}"
+        return None
+
+    def _seen_unfenced(self) -> str | None:
+        """The fence after the atomic operation that has seen that the other is over."""
+        for access, thread in ((self.second, self.two), (self.first, self.one)):
+            launch = self.history.pes[access.pe].launches.get(access.launch)
+            if launch is None or access.op is not None:
+                continue
+            scope = self.history.scope(self.first, self.one, self.second, self.two)
+            seen = launch.unfenced(thread, access.when, scope)
+            if seen is not None:
+                system = "_system" * (self.first.pe != self.second.pe)
+                line = seen.partition(" in ")[0]
+                return f"cuda.threadfence{system}() after the atomic operation at {line}"
         return None
 
     def _told_by(self) -> tuple[Call, bool] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from gpushmem.check.accesses import SHARED_MEMORY, other_pe
 from gpushmem.check.calls import Call
 from gpushmem.check.conditions import CHANGES, Write
-from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM
+from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Launch, Taken
 from gpushmem.check.pe_memory import Pe
 from gpushmem.check.reads_from import Heard, Replaced, Word
 from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
@@ -113,6 +113,7 @@ class Waits:
         self._places = self._by_space()
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
         self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
+        self.relaxed: dict[Bit, Taken] = {}  # of these, those that have to fence then
 
     def _store(self, where: Any, store: Store, value: int, site: str) -> None:
         clock, stamp = store.clock()
@@ -163,21 +164,28 @@ class Waits:
                 sections.append((taken, back))
         return sections
 
+    def held(self, taken: Bit, clock: Clock, scope: int) -> bool:
+        """Whether what has a clock comes after a lock was taken, fenced for threads of a scope."""
+        by = self.relaxed.get(taken)
+        return taken.known(clock) if by is None else by.held(clock, scope)
+
     # --- what is heard
 
     def _hear(
         self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int, block: Any,
         read: tuple[Any, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> Iterable[Write]:  # fmt: skip
         """Let a clock know what was seen; `read`: of what is no wait, the call, and its stamp."""
         word = self.words[where]
         if not self.hears:
-            return
+            return ()
         if self.exact and read is not None:
             call, stamp = read
-            self.heard[who, index] = word.read(call, clock, stamp, block)
+            heard = word.read(call, clock, stamp, block)
         else:
-            self.heard[who, index] = word.hear(who, clock, compare, value, block)
+            heard = word.hear(who, clock, compare, value, block)
+        self.heard[who, index] = heard
+        return [word.writes[over] for over in heard.writes]
 
     def hear(
         self, pe: Pe, call: Call, clock: Clock, words: list[int], stamp: int, looks: bool
@@ -292,8 +300,10 @@ class Waits:
         launch.updates += 1
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            read = None, int(record["stamp"])
-            self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
+            read, before = (None, int(record["stamp"])), clock.times.copy()
+            writes = self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
+            seen = [(_scope(launch, thread, w.call), w.told(block)) for w in writes]
+            launch.saw(thread, before, seen, pe.site_of(record))
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
             target = other_pe(where[0], pe.pe)
@@ -319,8 +329,18 @@ class Waits:
             self.words[where].put(write)
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))
+                self.relaxed[step] = launch.took(thread, by.when, by.site)
         step.tell(clock)
         return step
+
+
+def _scope(launch: Launch, thread: int, by: Any) -> int:
+    """The scope of the fence that a thread needs which has seen a write."""
+    pe, number, other = by.who()
+    if pe != launch.pe:
+        return OF_SYSTEM
+    near = number == launch.number and other // launch.threads == thread // launch.threads
+    return OF_BLOCK if near else OF_GPU
 
 
 def _threads(row: Any, word: int) -> Iterable[int]:

@@ -75,8 +75,8 @@ def test_words_are_atomic_for_all_types_of_one_width(run_cli, tmp_path, chosen):
     for pair in combinations_with_replacement(chosen, 2):
         for *elements, over in places(*pair):
             for which, ((how, dtype), k) in enumerate(zip(pair, elements, strict=True)):
-                k += at * 16 // WIDTH[dtype]
-                text += LAUNCH.format(how=how, dtype=dtype, which=which, k=k)
+                place = at * 16 // WIDTH[dtype] + k
+                text += LAUNCH.format(how=how, dtype=dtype, which=which, k=place)
             at += 1
             if over and races(*pair):
                 name = tuple(sorted("_".join(one) for one in pair))

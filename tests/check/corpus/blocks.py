@@ -120,6 +120,7 @@ def last_block_sums(pes=1):
             if FIXED:
                 cuda.threadfence()
             if cuda.atomic.add(count, 0, 1) == blocks - 1:
+                cuda.threadfence()
                 for b in range(blocks):
                     total[0] += parts[b]  # <- 2
 
@@ -137,6 +138,7 @@ def not_the_last_block(pes=1):
             parts[cuda.blockIdx.x] = 1.0 + cuda.blockIdx.x  # <- 1
             cuda.threadfence()
             if cuda.atomic.add(count, 0, 1) == (blocks - 1 if FIXED else blocks // 2):
+                cuda.threadfence()
                 for b in range(blocks):
                     total[0] += parts[b]  # <- 2
 
@@ -152,9 +154,27 @@ def lock_given_back_unfenced(pes=1):
         if cuda.threadIdx.x == 0:
             while cuda.atomic.cas(lock, 0, 0, 1) != 0:
                 pass
+            cuda.threadfence()
             total[0] += 1.0  # <- 1 # <- 2
             if FIXED:
                 cuda.threadfence()
+            cuda.atomic.exch(lock, 0, 0)
+
+    kernel[3, 32](shmem.zeros(1, dtype="int32"), shmem.zeros(1, dtype="float32"))
+
+
+def lock_taken_unfenced(pes=1):
+    """Blocks add to a number, one at a time by a lock, each may still see an old one."""
+
+    @shmem.jit(collective=True)
+    def kernel(lock, total):
+        if cuda.threadIdx.x == 0:
+            while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+                pass
+            if FIXED:
+                cuda.threadfence()
+            total[0] += 1.0  # <- 1 # <- 2
+            cuda.threadfence()
             cuda.atomic.exch(lock, 0, 0)
 
     kernel[3, 32](shmem.zeros(1, dtype="int32"), shmem.zeros(1, dtype="float32"))
@@ -244,6 +264,7 @@ def the_last_block_adds(pes=1):
             if FIXED:
                 cuda.threadfence()
             if cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1:
+                cuda.threadfence()
                 for k in range(cuda.gridDim.x):
                     out[0] += sums[k]  # <- 2
 

@@ -26,6 +26,7 @@ def total_set_by_the_last_block(pes=1):
         if b == n - 1 and not FIXED:
             total[0] = 0  # <- 1
         if ticket == n - 1:
+            cuda.threadfence()
             for k in range(n):
                 total[0] += parts[k]  # <- 2
 
@@ -42,6 +43,7 @@ def section_entered_without_the_lock(pes=1):
         if not got:
             cuda.atomic.add(missed, 0, 1)
         if got or not FIXED:
+            cuda.threadfence()
             total[0] += 1  # <- 1 <- 2
         if got:
             cuda.threadfence()
@@ -57,6 +59,7 @@ def lock_of_another_given_back(pes=1):
     def kernel(lock, total):
         got = cuda.atomic.exch(lock, 0, 1) == 0
         if got:
+            cuda.threadfence()
             total[0] += 1  # <- 1 <- 2
             cuda.threadfence()
         if got or not FIXED:
@@ -91,6 +94,7 @@ def bits_of_blocks(pes=1):
         if b < n - 1 or FIXED:
             cuda.threadfence()
         if cuda.atomic.or_(bits, 0, 1 << b) | 1 << b == (1 << n) - 1:
+            cuda.threadfence()
             for k in range(n):
                 total[0] += parts[k]  # <- 2
 
@@ -113,6 +117,7 @@ def last_thread_of_a_block(pes=1):
         if i < n - 1 or FIXED:
             cuda.threadfence()
         if cuda.atomic.add(count, 0, 1) == n - 1:
+            cuda.threadfence()
             for k in range(n):
                 total[0] += parts[k]  # <- 2
 
@@ -133,6 +138,7 @@ def counter_cleared_atomically(pes=1):
         if i < n - 1 or FIXED:
             cuda.threadfence()
         if cuda.atomic.add(count, 0, 1) == n - 1:
+            cuda.threadfence()
             for k in range(n):
                 total[0] += parts[k]  # <- 2
 
@@ -153,6 +159,7 @@ def fence_of_the_block(pes=1):
         if i < n - 1 or FIXED:
             cuda.threadfence_block()
         if cuda.atomic.add(count, 0, 1) == n - 1:
+            cuda.threadfence_block()
             for k in range(n):
                 total[0] += parts[k]  # <- 2
 
@@ -168,6 +175,7 @@ def the_second_of_two_streams(pes=1):
         if fenced:
             cuda.threadfence()
         if cuda.atomic.add(ended, 0, 1) == 1:
+            cuda.threadfence()
             total[0] = parts[0] + parts[1]  # <- 2
 
     parts, total = shmem.zeros(2, dtype="int32"), shmem.zeros(1, dtype="int32")
