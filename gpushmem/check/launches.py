@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpushmem.check.log import PHASE
-from gpushmem.check.vector_clock import ENDED, OUT, SENT, Clock
+from gpushmem.check.vector_clock import ENDED, OUT, SENT, Bit, Clock
 
 __all__ = ["OF_BLOCK", "OF_GPU", "OF_SYSTEM", "Block", "Launch", "Times"]
 
@@ -113,6 +113,8 @@ class Launch:
         self.came: dict[Any, int] = defaultdict(int)  # how often, by group and thread
         self.grids: list[dict[int, int]] = []  # when each thread came to each meeting of the grid
         self.updates = 0  # atomic operations of numba.cuda so far
+        self.first_updates: dict[int, Bit] = {}  # ... by thread
+        self.looked: dict[int, tuple[Any, int]] = {}  # the last, if it only reads, and its clock
         self.released: dict[tuple[int, int], Clock] = {}  # what threads have fenced; for whom
         self._unfenced: dict[int, Unfenced] = {}  # by thread
         self._fenced: dict[int, list[tuple[int, Unfenced]]] = defaultdict(list)  # ... when
@@ -137,6 +139,10 @@ class Launch:
 
     def has_begun(self, block: int, clock: Clock) -> bool:
         """Whether a clock knows anything of a block."""
+        for thread in range(block * self.threads, (block + 1) * self.threads):
+            step = self.first_updates.get(thread)
+            if step is not None and step.known(clock):
+                return True
         for key in clock.times:
             if key[:2] == (self.pe, self.number):
                 if key[2:4] in (("block", block), GRID):

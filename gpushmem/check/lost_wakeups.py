@@ -57,7 +57,7 @@ def not_resident(history: History) -> list[NotResident]:
     by_call = _by_call(history)
     found = []
     for call, element, where, write in history.waits.not_resident:
-        wait = by_call[_name(call)]
+        wait = _of_loop(call, where) if isinstance(call, Update) else by_call[_name(call)]
         found.append(NotResident(_write(by_call, write, where, wait.size), wait, element, 1))
     return as_one(found, _lines, _place)
 
@@ -115,11 +115,21 @@ def _name(call: Call) -> Bit:
 
 def _write(by_call: dict[Bit, Access], write: Write, where: Any, size: int) -> Access:
     """A write to a word, of this size."""
-    space, start = where
     by = write.call
     if not isinstance(by, Update):
         return by_call[_name(by)]
+    return _access(by, where, size, True)
+
+
+def _of_loop(by: Update, where: Any) -> Access:
+    """What a loop looks at."""
+    return _access(by, where, 1, False)
+
+
+def _access(by: Update, where: Any, size: int, writes: bool) -> Access:
+    """What is no operation does to a word."""
+    space, start = where
     return Access(
-        space, start, size, 0, 1, True, True, by.pe, by.launch, by.thread, 0, by.when, by.site,
-        None, None, None, by.clock, write.stamp,
+        space, start, size, 0, 1, writes, True, by.pe, by.launch, by.thread, 0, by.when, by.site,
+        None, None, None, by.clock, 0,
     )  # fmt: skip

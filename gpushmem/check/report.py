@@ -298,16 +298,15 @@ class _Endless(Problem):
         self.accesses = [(self.write, self.write.thread), (self.wait, self.wait.thread)]
 
     def what(self) -> str:
-        assert self.wait.op is not None
-        return f"{self.wait.op.name} may never end: {self.why()}"
+        name = self.wait.op.name if self.wait.op else "a loop of atomic operations"
+        return f"{name} may never end: {self.why()}"
 
     def why(self) -> str:
         """Why it may not."""
         raise NotImplementedError
 
     def memory(self) -> str:
-        at = self.wait.start + self.element * self.wait.size
-        return _of_heap(self.history, self.wait, at)
+        return _of(self.history, self.wait, self.wait.start + self.element * self.wait.size)
 
 
 class _NotResident(_Endless):
@@ -428,6 +427,16 @@ def _of_heap(history: History, access: Access, start: int) -> str:
     return f"offset {start:#x} of the symmetric heap of PE {owner}"
 
 
+def _of(history: History, access: Access, start: int) -> str:
+    """The memory of an access, at a place, for people."""
+    kind, owner = access.space[:2]
+    if kind == "shared":
+        return _of_block(history, owner, start)
+    if kind == "memory":
+        return _of_device(history, owner, start)
+    return _of_heap(history, access, start)
+
+
 class _Race(Problem):
     """One race, in words."""
 
@@ -468,12 +477,8 @@ class _Race(Problem):
 
     def memory(self) -> str:
         access = self.second if self.second.size <= self.first.size else self.first
-        space, start = access.space, access.start + access.stride * self._element(access)
-        if space[0] == "shared":
-            return _of_block(self.history, space[1], start)
-        if space[0] == "memory":
-            return _of_device(self.history, space[1], start)
-        return _of_heap(self.history, access, start)
+        start = access.start + access.stride * self._element(access)
+        return _of(self.history, access, start)
 
     def _element(self, access: Access) -> int:
         which = 0 if access is self.race.first else 1

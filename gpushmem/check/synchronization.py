@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +103,7 @@ class Waits:
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
         # ... and the write of another block that it is for, which may not run at the same time.
-        self.not_resident: list[tuple[Call, int, Any, Write]] = []
+        self.not_resident: list[tuple[Call | Update, int, Any, Write]] = []
 
     def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
@@ -215,9 +215,7 @@ class Waits:
                 if replaced is not None:
                     self.missed.append((call, index, where, replaced))
             if self._last and op.waits:
-                seen = self.heard[who, index].writes if (who, index) in self.heard else ()
-                for write in self._of_other_blocks(pe, call, where, clock, seen):
-                    self.not_resident.append((call, index, where, write))
+                self._needs_others(pe, call, index, where, clock, (who, index))
             if not result and truth == TRUTH:  # it gave up
                 continue
             waits = op.waits
@@ -226,21 +224,21 @@ class Waits:
             block, read = pe.block_of(call.who()), None if waits else (call, stamp)
             self._hear(where, who, index, clock, compare, expected, block, read)
 
-    def _of_other_blocks(
-        self, pe: Pe, call: Call, where: Any, clock: Clock, needed: Iterable[Any]
-    ) -> Iterator[Write]:
-        """The writes among these by blocks of the same launch that may not have begun."""
+    def _needs_others(
+        self, pe: Pe, call: Call | Update, index: int, where: Any, clock: Clock, heard: Any
+    ) -> None:
+        """Note the writes a wait has heard of blocks of the same launch that may not have begun."""
         _, number, thread = call.who()
         launch = pe.launches.get(number)
-        if launch is None or launch.resident:
+        if launch is None or launch.resident or heard not in self.heard:
             return
-        for over in needed:
+        for over in self.heard[heard].writes:
             write = self.words[where].writes[over]
             *by, other = write.call.who()
             block = other // launch.threads
             others = by == [pe.pe, number] and block != thread // launch.threads
             if others and not launch.has_begun(block, clock):
-                yield write
+                self.not_resident.append((call, index, where, write))
 
     def _fetch(self, pe: Pe, call: Call, clock: Clock, old: int, stamp: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
@@ -254,6 +252,10 @@ class Waits:
             return
         if old != call.value:
             self.taken[call.word].append((call.update.over, old))
+
+    def _is_counted(self, where: Any) -> bool:
+        """Whether a word is no set of bits: one that loops wait for may not be all of its value."""
+        return all(write.how in ("set", "add") for write in self.words[where].writes.values())
 
     # --- what is written
 
@@ -298,12 +300,21 @@ class Waits:
         where = pe.place(address, launch.number)
         step = Bit(UPDATED, pe.pe, launch.number, launch.updates)
         launch.updates += 1
+        launch.first_updates.setdefault(thread, step)
+        site, when, stamp = pe.site_of(record), int(record["clock"]), int(record["stamp"])
+        looks = used and (what, operand) in ((ADD, 0), (OR, 0), (XOR, 0), (AND, -1))
+        look = (site, where, what) if looks or (what == CAS and operand == expected) else None
+        again = look is not None and launch.looked.get(thread) == (look, when - 1)
+        launch.looked[thread] = look, when
+        if self._last and again and self._is_counted(where):
+            by = Update("loop", site, clock, pe.pe, launch.number, thread, when)
+            self._needs_others(pe, by, 0, where, clock, (step, 0))
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            read, before = (None, int(record["stamp"])), clock.times.copy()
+            read, before = (None, stamp), clock.times.copy()
             writes = self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
             seen = [(_scope(launch, thread, w.call), w.told(block)) for w in writes]
-            launch.saw(thread, before, seen, pe.site_of(record))
+            launch.saw(thread, before, seen, site)
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
             target = other_pe(where[0], pe.pe)
@@ -321,15 +332,14 @@ class Waits:
                 step.tell(told)
             value = operand if what != OTHER else None
             by = Update(
-                "atomic operation", pe.site_of(record), clock.copy(), pe.pe, launch.number, thread,
-                int(record["clock"]),
+                "atomic operation", site, clock.copy(), pe.pe, launch.number, thread, when
             )  # fmt: skip
-            how, stamp = HOW.get(what, "set"), int(record["stamp"])
+            how = HOW.get(what, "set")
             write = Write(step, how, value, known, by, stamp, True, block, near)
             self.words[where].put(write)
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))
-                self.relaxed[step] = launch.took(thread, by.when, by.site)
+                self.relaxed[step] = launch.took(thread, when, site)
         step.tell(clock)
         return step
 

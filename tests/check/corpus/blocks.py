@@ -331,6 +331,23 @@ def waits_for_another_block(pes=2):
     kernel[2, 1](dst, src, shmem.zeros(1, dtype="uint64"))
 
 
+def barrier_made_of_a_counter(pes=1):
+    """Blocks wait until all have come; the last ones may have no room until the first have ended."""
+
+    @shmem.jit(collective=FIXED)
+    def kernel(parts, sums, count):
+        b, n = cuda.blockIdx.x, cuda.gridDim.x
+        parts[b] = b
+        cuda.threadfence()
+        cuda.atomic.add(count, 0, 1)  # <- 1
+        while cuda.atomic.add(count, 0, 0) < n:  # <- 2
+            pass
+        cuda.threadfence()
+        sums[b] = parts[b] + parts[(b + 1) % n]
+
+    kernel[3, 1](*(shmem.zeros(3, dtype="int32") for _ in range(3)))
+
+
 def neighbours_in_a_grid(pes=1):
     """Threads read their neighbours' elements of this step, which may have those of the next
     one."""
