@@ -16,6 +16,8 @@ RULES = [
     (r"test_sm_creation\.|test_freevar\.", "^unwritten: ", SHAPE),
     (r"test_sm\..*test_issue_2393", "^unwritten: |^race: .* two writes",
      "threads 0 of all blocks write to one element what they find in unwritten shared memory"),
+    (r"test_localmem\..*struct_model_type_arr", "^bounds: ",
+     "writes ten elements to arrays of one: `np.array((10,))`"),
     (r"test_exception\..*warp_diverge", "^race: ",
      "all threads add to all elements; the test compares two such kernels, whose threads run in "
      "the same order"),
@@ -25,7 +27,7 @@ RULES = [
 LEFT_OUT = [
     (r"test_sync_at_matrix_row|test_ex_grid_sync", "1024 threads meet 1023 times in grid.sync()"),
     (r"test_ex_(laplace|3d_grid)", "a million accesses or meetings, and more"),
-    (r"test_call_inline", "looks for calls in the kernel's code, which has those that record"),
+    (r"test_call_(force)?inline", "looks at how the kernel's code calls: it has calls that record"),
 ]
 
 
