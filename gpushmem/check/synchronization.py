@@ -18,7 +18,7 @@ from gpushmem.check.reads_from import Heard, Replaced, Word
 from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
-from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, XOR
+from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, XOR
 
 __all__ = ["HOW", "Update", "Waits"]
 
@@ -48,6 +48,38 @@ class Update(NamedTuple):
     def who(self) -> tuple[int, int, int]:
         """As of a call."""
         return self.pe, self.launch, self.thread
+
+
+class Bits(NamedTuple):
+    """Bits of a word, as they were before somebody changed all of them, and saw it."""
+
+    mask: int
+    value: int
+    made: int  # what they have become
+
+    def are_again(self, write: Write) -> bool:
+        """Whether a write makes of them what they were."""
+        if write.value is None:
+            return False
+        set_to = write.value & self.mask
+        if write.how == "set":
+            return set_to == self.value & self.mask
+        if write.how == "add":
+            return self.mask == -1 and self.made + write.value == self.value
+        changed = set_to == self.mask
+        return {"and": set_to == 0 == self.value, "or": changed and self.value == self.mask,
+                "xor": changed and self.mask != -1}.get(write.how, False)  # fmt: skip
+
+
+def _changed(how: str, old: int, value: int | None) -> Bits | None:
+    """The bits that a lock may have which an operation has taken; None if it has changed none."""
+    if value is None or how == "xor":
+        return None
+    if how == "set":
+        return Bits(-1, old, value) if old != value else None
+    mask = value if how == "or" else ~value
+    free = 0 if how == "or" else mask
+    return Bits(mask, free, mask - free) if mask and old & mask == free else None
 
 
 class Store(NamedTuple):
@@ -112,7 +144,7 @@ class Waits:
             self._store(where, store, value, site)
         self._places = self._by_space()
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
-        self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
+        self.taken: dict[Any, list[tuple[Bit, Bits]]] = defaultdict(list)
         self.relaxed: dict[Bit, Taken] = {}  # of these, those that have to fence then
 
     def _store(self, where: Any, store: Store, value: int, site: str) -> None:
@@ -151,16 +183,20 @@ class Waits:
 
     def find_locks(self) -> None:
         """When all is known."""
-        self.sections = [sections for where in self.taken if (sections := self._of_lock(where))]
+        self.sections = []
+        for where, taken in self.taken.items():
+            for mask in dict.fromkeys(bits.mask for _, bits in taken):
+                if sections := self._of_lock(where, mask):
+                    self.sections.append(sections)
 
-    def _of_lock(self, where: Any) -> list[tuple[Bit, Write]]:
-        """From where a word is changed, by who saw what it was, to where it is that again."""
+    def _of_lock(self, where: Any, mask: int) -> list[tuple[Bit, Write]]:
+        """From where bits are changed, by who saw what they were, to where they are that again."""
         writes = self.words[where].writes.values()
         sections = []
-        for taken, free in self.taken[where]:
-            given = (w for w in writes if (w.how, w.value) == ("set", free) and w.over != taken)
+        for taken, bits in self.taken[where]:
+            given = (w for w in writes if bits.are_again(w) and w.over != taken)
             back = next((w for w in given if taken.known(w.clock)), None)
-            if back is not None:
+            if back is not None and bits.mask == mask:
                 sections.append((taken, back))
         return sections
 
@@ -245,13 +281,14 @@ class Waits:
         block = pe.block_of(call.who())
         self._hear(call.word, call.over(CALLED), 0, clock, CMP_EQ, old, block, (call, stamp))
         change = call.op.base.removeprefix("atomic_")
-        if call.update is None or change not in ("compare_swap", "swap"):
+        if call.update is None or change not in ("compare_swap", "swap", "fetch_or", "fetch_and"):
             return
         if change == "compare_swap" and old != call.compare:
             self.words[call.word].drop(call.update)
             return
-        if old != call.value:
-            self.taken[call.word].append((call.update.over, old))
+        bits = _changed(call.update.how, old, call.value)
+        if bits is not None:
+            self.taken[call.word].append((call.update.over, bits))
 
     def _is_counted(self, where: Any) -> bool:
         """Whether a word is no set of bits: one that loops wait for may not be all of its value."""
@@ -337,8 +374,9 @@ class Waits:
             how = HOW.get(what, "set")
             write = Write(step, how, value, known, by, stamp, True, block, near)
             self.words[where].put(write)
-            if what == CAS or (what == SET and used and old != operand):
-                self.taken[where].append((step, old))
+            bits = _changed(how, old, value) if used and how != "add" else None
+            if bits is not None:
+                self.taken[where].append((step, bits))
                 self.relaxed[step] = launch.took(thread, when, site)
         step.tell(clock)
         return step

@@ -127,6 +127,20 @@ IDIOMS = {
         {fenced}
         cuda.atomic.exch(words, 0, 0)
 """,
+    "bit": """
+    if i == 0:
+        while cuda.atomic.or_(words, 0, 4) & 4:
+            pass
+        {seen}
+    {told}
+    if {who}:
+        parts[i] += 1
+        parts[i + 64] += 1
+    {met}
+    if i == 0:
+        {fenced}
+        cuda.atomic.and_(words, 0, ~4)
+""",
     "ticket": """
     if i == 0:
         mine = cuda.atomic.add(words, 0, 1)
@@ -160,7 +174,7 @@ def idiom(how, who, *there):
     name = "_".join((how, who, *(part for part in PARTS if parts[part])))
     shown = {part: text if parts[part] else "pass" for part, text in PARTS.items()}
     kernel = WAITS.format(name=name) + IDIOMS[how].format(who=WHO[who], **shown)
-    stores = who == "all" or how not in ("lock", "ticket")  # other threads
+    stores = who == "all" or how not in ("lock", "bit", "ticket")  # other threads
     before = parts["fenced"] and (parts["met"] or not stores)
     after = parts["told"] or (parts["seen"] and who == "one")
     return name, kernel, not (before and after)

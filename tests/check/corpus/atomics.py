@@ -220,6 +220,24 @@ def lock(pes=3):
     kernel[1, 1](number, shmem.zeros(1, dtype="int64"), mine)
 
 
+def lock_of_one_bit(pes=3):
+    """PEs add to a number under a lock, a bit of a word, and give it back before that is there."""
+
+    @shmem.jit
+    def kernel(number, word, mine):
+        while shmem.atomic_fetch_or(word, 4, 0) & 4:
+            pass
+        shmem.get(mine, number, 0)  # <- 2
+        mine[0] += 1
+        shmem.put(number, mine, 0)  # <- 1
+        if FIXED:
+            shmem.quiet()
+        shmem.atomic_and(word, ~4, 0)
+
+    number, mine = shmem.zeros(1, dtype="int64"), shmem.zeros(1, dtype="int64")
+    kernel[1, 1](number, shmem.zeros(1, dtype="int64"), mine)
+
+
 def lock_on_a_pe(pes=3):
     """PEs add to numbers on PE 0 under a lock, and give it back before they have arrived."""
 

@@ -332,7 +332,7 @@ def waits_for_another_block(pes=2):
 
 
 def barrier_made_of_a_counter(pes=1):
-    """Blocks wait until all have come; the last ones may have no room until the first have ended."""
+    """Blocks wait until all have come; the last may have no room until the first have ended."""
 
     @shmem.jit(collective=FIXED)
     def kernel(parts, sums, count):
