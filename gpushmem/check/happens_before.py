@@ -266,7 +266,7 @@ class _Replay:
             clock.stores_are(OUT, pe.pe)
         launch = pe.launches[int(record["launch"])]
         launch.release([thread], clock.copy(), scope)
-        launch.acquire([thread], int(record["clock"]), scope)
+        launch.acquire(range(thread, thread + 1), int(record["clock"]), scope)
         self._keep(pe, record)
 
     # --- barriers of kernels
@@ -300,7 +300,7 @@ class _Replay:
     def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        launch.acquire([thread], int(record["clock"]))
+        launch.acquire(range(thread, thread + 1), int(record["clock"]))
         self._keep(pe, record)
         group = self._group(launch, thread, words)
         launch.came[group, thread] += 1  # some may be at the next meeting before others have left
@@ -315,7 +315,7 @@ class _Replay:
     def _left(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        launch.acquire([thread], int(record["clock"]))
+        launch.acquire(range(thread, thread + 1), int(record["clock"]))
         if words[0] != CALL_OF_WARP:  # of that it knows already, see `spread`
             group = self._group(launch, thread, words)
             meeting = launch.groups[group, launch.came[group, thread]]

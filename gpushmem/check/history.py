@@ -137,7 +137,22 @@ class History:
             return clock.times.get(("host", access.pe), -1) > access.when
         launch = self.pes[access.pe].launches[access.launch]
         seen = seen and access.writes
-        return launch.over(thread, access.when, clock, access.away, seen)
+        if launch.over(thread, access.when, clock, access.away, seen):
+            return True
+        return access.atomic and self._was_seen(access, thread, clock)
+
+    def _was_seen(self, access: Access, thread: int, clock: Clock) -> bool:
+        """Whether a clock knows of an atomic operation that has seen what a plain one did."""
+        k = (thread - access.thread) // access.step if access.step else 0
+        where = access.space, access.start + k * access.stride
+        who = access.pe, access.launch, thread
+        for by in self.waits.seen_by(where, who, access.when):
+            launch = self.pes[by.pe].launches[by.launch]
+            if launch.known_time(by.thread, clock, seen=True) >= by.when:
+                return True
+            if launch.all_over(by.thread // launch.threads, by.when, clock):
+                return True
+        return False
 
     def all_over(self, access: Access, clock: Clock) -> bool:
         """Whether a clock knows that all of an access is over."""

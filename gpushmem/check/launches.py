@@ -46,13 +46,12 @@ class Unfenced:
         self.known = Clock(times)  # before, and since by fences of a smaller scope
         self.first = when
         self.last = "?"  # line of the last of them
-        self.seen: list[tuple[int, Clock]] = []  # the scope of the fence that is missing, for what
+        self.seen: dict[int, Clock] = {}  # by the scope of the fence that is missing
 
     def fence(self, scope: int) -> bool:
         """Fence what is seen of a scope's threads; returns whether that is all."""
-        for _, seen in (one for one in self.seen if one[0] <= scope):
-            self.known.join(Clock(seen.times))
-        self.seen = [one for one in self.seen if one[0] > scope]
+        for smaller in range(scope + 1):
+            self.known.join(self.seen.pop(smaller, Clock()))
         return not self.seen
 
 
@@ -119,6 +118,7 @@ class Launch:
         self._unfenced: dict[int, Unfenced] = {}  # by thread
         self._fenced: dict[int, list[tuple[int, Unfenced]]] = defaultdict(list)  # ... when
         self._taken: dict[int, list[Taken]] = defaultdict(list)  # locks; by thread
+        self._open: dict[int, set[int]] = defaultdict(set)  # threads with any of it; by block
 
     def block_of(self, thread: int) -> Block:
         """The block of a thread."""
@@ -180,20 +180,24 @@ class Launch:
         if seen:
             when = before[self.pe, self.number, thread]
             unfenced = self._unfenced.setdefault(thread, Unfenced(before, when))
-            unfenced.seen += seen
+            for scope, clock in seen:
+                unfenced.seen.setdefault(scope, Clock()).join(Clock(clock.times))
             unfenced.last = site
+            self._open[thread // self.threads].add(thread)
 
     def took(self, thread: int, when: int, site: str) -> Taken:
         """A thread has taken a lock."""
         taken = Taken(self, thread, when, site)
         self._taken[thread].append(taken)
+        self._open[thread // self.threads].add(thread)
         return taken
 
-    def acquire(self, threads: Iterable[int], when: int, scope: int = OF_SYSTEM) -> None:
-        """Threads fence what they have seen of threads of a scope."""
-        if not self._unfenced and not self._taken:
-            return
-        for thread in threads:
+    def acquire(self, threads: range, when: int, scope: int = OF_SYSTEM) -> None:
+        """Threads of a block fence what they have seen of threads of a scope."""
+        open_ = self._open.get(threads.start // self.threads, set())
+        for thread in [thread for thread in open_ if thread in threads]:
+            if scope == OF_SYSTEM:
+                open_.remove(thread)
             unfenced = self._unfenced.get(thread)
             if unfenced is not None and unfenced.fence(scope):
                 self._fenced[thread].append((when, self._unfenced.pop(thread)))

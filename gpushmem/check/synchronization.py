@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,6 +133,7 @@ class Waits:
         self.exact = exact
         self.hears = False  # whether waits order anything yet
         self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
+        self._updates: dict[Any, dict[Any, Bit]] = {}  # of a word: by thread and clock
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
         # ... and the write of another block that it is for, which may not run at the same time.
@@ -146,6 +148,7 @@ class Waits:
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
         self.taken: dict[Any, list[tuple[Bit, Bits]]] = defaultdict(list)
         self.relaxed: dict[Bit, Taken] = {}  # of these, those that have to fence then
+        self._counted: dict[Any, bool] = {}
 
     def _store(self, where: Any, store: Store, value: int, site: str) -> None:
         clock, stamp = store.clock()
@@ -194,9 +197,11 @@ class Waits:
         writes = self.words[where].writes.values()
         sections = []
         for taken, bits in self.taken[where]:
+            if bits.mask != mask:
+                continue
             given = (w for w in writes if bits.are_again(w) and w.over != taken)
             back = next((w for w in given if taken.known(w.clock)), None)
-            if back is not None and bits.mask == mask:
+            if back is not None:
                 sections.append((taken, back))
         return sections
 
@@ -204,6 +209,33 @@ class Waits:
         """Whether what has a clock comes after a lock was taken, fenced for threads of a scope."""
         by = self.relaxed.get(taken)
         return taken.known(clock) if by is None else by.held(clock, scope)
+
+    def seen_by(self, where: Any, who: tuple[int, int, int], when: int) -> Iterable[Update]:
+        """The atomic operations on a word that have seen one: of a thread, when it had this clock.
+
+        All that come after these come after that, too: PTX ISA, "Causality Order".
+        """
+        if where not in self.words:
+            return
+        writes = self.words[where].writes
+        if where not in self._updates:
+            self._updates[where] = {
+                (w.call.who(), w.call.when): over
+                for over, w in writes.items() if isinstance(w.call, Update)
+            }  # fmt: skip
+        step = self._updates[where].get((who, when + 1))
+        for other in self._heard_by.get(step, ()):
+            if other in writes:
+                yield writes[other].call
+
+    @cached_property
+    def _heard_by(self) -> dict[Any, list[Bit]]:
+        """Of each write the atomic operations of numba.cuda that have heard of it."""
+        found: dict[Any, list[Bit]] = defaultdict(list)
+        for (who, _), heard in self.heard.items():
+            for over in heard.writes if who.kind == UPDATED else ():
+                found[over].append(who)
+        return found
 
     # --- what is heard
 
@@ -292,7 +324,10 @@ class Waits:
 
     def _is_counted(self, where: Any) -> bool:
         """Whether a word is no set of bits: one that loops wait for may not be all of its value."""
-        return all(write.how in ("set", "add") for write in self.words[where].writes.values())
+        if where not in self._counted:
+            writes = self.words[where].writes.values()
+            self._counted[where] = all(write.how in ("set", "add") for write in writes)
+        return self._counted[where]
 
     # --- what is written
 
@@ -348,7 +383,7 @@ class Waits:
             self._needs_others(pe, by, 0, where, clock, (step, 0))
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            read, before = (None, stamp), clock.times.copy()
+            read, before = (None, stamp), clock.times.copy() if self.hears else {}
             writes = self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
             seen = [(_scope(launch, thread, w.call), w.told(block)) for w in writes]
             launch.saw(thread, before, seen, site)

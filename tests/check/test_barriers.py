@@ -83,6 +83,19 @@ IDIOMS = {
     {told}
     if ({who}) and last[0]:
         out[cuda.grid(1)] = parts[i ^ 1] + parts[(i ^ 1) + 64]
+    if i == 0 and last[0]:
+        words[0] = 0  # all that count have been seen
+""",
+    "sum": """
+    cuda.atomic.add(parts, i, 1)
+    {met}
+    if i == 0:
+        {fenced}
+        last[0] = cuda.atomic.add(words, 0, 1) == 1
+        {seen}
+    {told}
+    if ({who}) and last[0]:
+        out[cuda.grid(1)] = parts[i ^ 1]
 """,
     "grid": """
     parts[cuda.grid(1)] = i
