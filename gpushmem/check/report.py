@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.accesses import Access
@@ -372,7 +375,7 @@ class _Unwritten(Problem):
     def memory(self) -> str:
         owner = self.access.space[1]
         if self.array is None:
-            return _of_block(self.history, owner, self.place)
+            return _of_block(self.history, self.access, self.place)
         return _of_array(self.array, owner, self.place)
 
     def cure(self) -> str:
@@ -383,7 +386,15 @@ class _Unwritten(Problem):
 
 def _of_array(array: dict[str, Any], owner: int, place: int) -> str:
     """The element of an array that a byte is in, for people."""
-    return _named(array, owner, f"[{(place - array['array']) // array['item']}]")
+    return _named(array, owner, _index(place - array["array"], array))
+
+
+def _index(offset: int, array: dict[str, Any]) -> str:
+    """The index of the element at this many bytes from the start of an array."""
+    element, shape = offset // array["item"], tuple(array["shape"])
+    if len(shape) > 1 and element < math.prod(shape):
+        return str(list(map(int, np.unravel_index(element, shape))))
+    return f"[{element}]"
 
 
 def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
@@ -395,10 +406,24 @@ def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
     )
 
 
-def _of_block(history: History, owner: int, place: int) -> str:
-    """A byte of a block's shared memory, for people."""
-    whose = "" if history.without_pes else f" of PE {owner}"
-    return f"shared memory{whose}, byte {place & (1 << BLOCK_BITS) - 1}"
+def _of_block(history: History, access: Access, place: int) -> str:
+    """The element of a block's shared memory that a byte is in, for people."""
+    _, owner, launch = access.space
+    block, offset = place >> BLOCK_BITS, place & (1 << BLOCK_BITS) - 1
+    memory = f"shared memory of block {block}" + f" on PE {owner}" * (not history.without_pes)
+    here = []
+    for a in history.pes[owner].launch_facts[launch].get("shared", ()):
+        nbytes = math.prod(a["shape"]) * a["item"] or 1 << BLOCK_BITS  # or: it is dynamic
+        if a["name"] and a["at"] <= offset < a["at"] + nbytes:
+            here.append(a)
+    if not here:
+        return f"byte {offset} of {memory}"
+    array = min(here, key=lambda a: a["item"] != access.size)  # dynamic memory may be several
+    shape = f"shape {tuple(array['shape'])}" if math.prod(array["shape"]) else "dynamic"
+    return (
+        f"`{array['name']}{_index(offset - array['at'], array)}` in {memory} ({array['dtype']}, "
+        f"{shape}, allocated at {array['where']})"
+    )
 
 
 def _of_device(history: History, owner: int, start: int) -> str:
@@ -470,7 +495,7 @@ class _Race(Problem):
         access = self.second if self.second.size <= self.first.size else self.first
         space, start = access.space, access.start + access.stride * self._element(access)
         if space[0] == "shared":
-            return _of_block(self.history, space[1], start)
+            return _of_block(self.history, access, start)
         if space[0] == "memory":
             return _of_device(self.history, space[1], start)
         return _of_heap(self.history, access, start)
