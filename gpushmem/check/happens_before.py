@@ -126,6 +126,7 @@ class _Replay:
         for pe in self.pes.values():
             pe.reset()
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
+        self._sent: dict[Any, Clock] = {}  # messages between hosts
         self._collect = collect
         for pe, record in self._events:
             HANDLERS[int(record["kind"])](self, pe, record, record["words"].tolist())
@@ -245,6 +246,13 @@ class _Replay:
         write = Write(over, "set", value, by.clock, by, int(record["stamp"]))
         for address in parts:
             self.waits.wrote(pe.place(address, 0), nbytes, write)
+
+    def _message(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock, message = pe.event(record), tuple(words[1:])
+        if words[0] == 0:
+            self._sent[message] = clock.copy()
+        elif message in self._sent:
+            clock.join(self._sent[message])
 
     def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
         pe.teams[words[0]] = pe.members[words[1]]
@@ -487,5 +495,5 @@ HANDLERS = {
     log.HOST: _Replay._host, log.EXPOSED: _Replay._exposed, log.VALUE: _Replay._value,
     log.CONTENTS: _Replay._contents,
     log.DIVERGED: _Replay._diverged, log.UPDATE: _Replay._update,
-    log.THREADFENCE: _Replay._threadfence,
+    log.THREADFENCE: _Replay._threadfence, log.MESSAGE: _Replay._message,
 }  # fmt: skip

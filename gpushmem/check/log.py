@@ -41,6 +41,7 @@ __all__ = [
     "HOST",
     "LEFT",
     "LOG",
+    "MESSAGE",
     "MET",
     "OP",
     "PIECE",
@@ -119,6 +120,8 @@ VALUE = 19  # what the HOST before it sets integers to: address, bytes, number
 # Of the thread that makes it: another has come to the same meeting of the block at another line,
 # whose site this is, and its number.
 DIVERGED = 20
+# Between hosts: 0 sent, 1 received; of whom, to whom, row of the team, tag, how many before it.
+MESSAGE = 21
 
 CALL_OF_WARP = 2
 REFUSED = 3

@@ -11,7 +11,7 @@ from gpushmem.check.accesses import Access
 from gpushmem.check.history import History
 from gpushmem.check.log import BLOCK_BITS
 
-__all__ = ["named", "named_memory", "of_array", "of_block", "of_device", "of_heap"]
+__all__ = ["named", "named_memory", "of_array", "of_block", "of_device", "of_heap", "of_tensor"]
 
 
 def of_array(array: dict[str, Any], owner: int, place: int) -> str:
@@ -54,6 +54,16 @@ def of_block(history: History, access: Access, place: int) -> str:
         f"`{array['name']}{_index(offset - array['at'], array)}` in {memory} ({array['dtype']}, "
         f"{shape}, allocated at {array['where']})"
     )
+
+
+def of_tensor(history: History, access: Access, start: int) -> str | None:
+    """The element of a tensor that a call of torch.distributed uses, for people; None: of none."""
+    launch = history.pes[access.pe].launch_facts.get(access.launch, {})
+    for address, nbytes, item, shape in launch.get("tensors", ()):
+        if address <= start < address + nbytes:
+            index = _index(start - address, {"item": item, "shape": shape})
+            return f"`tensor{index}` of {launch['kernel']} on PE {access.pe} (shape {tuple(shape)})"
+    return None
 
 
 def of_device(history: History, owner: int, start: int) -> str:

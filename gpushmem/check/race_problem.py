@@ -11,7 +11,7 @@ from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call
 from gpushmem.check.history import History
 from gpushmem.check.log import MET, OP, PHASE
-from gpushmem.check.memory_names import of_block, of_device, of_heap
+from gpushmem.check.memory_names import of_block, of_device, of_heap, of_tensor
 from gpushmem.check.problem import Problem
 from gpushmem.check.races import Race
 from gpushmem.check.synchronization import Update
@@ -88,7 +88,8 @@ class RaceProblem(Problem):
         if space[0] == "shared":
             return of_block(self.history, access, start)
         if space[0] == "memory":
-            return of_device(self.history, space[1], start)
+            tensors = (of_tensor(self.history, one, start) for one, _ in self.accesses)
+            return next(filter(None, tensors), None) or of_device(self.history, space[1], start)
         return of_heap(self.history, access, start)
 
     def _element(self, access: Access) -> int:
@@ -158,6 +159,11 @@ class RaceProblem(Problem):
                 "that the other waits for, or both have to meet in a barrier"
             )
         if a.launch != b.launch:
+            calls = [one for one, _ in self.accesses if self._goes_on_in_torch(one)]
+            if calls:
+                call = self.history.pes[a.pe].launches[calls[0].launch]
+                other = b if calls[0] is a else a
+                return f"wait() of the call at {call.site} before {_line(other.site)}"
             return "the host has to wait for the kernel, or both run on one stream"
         threads = self.history.pes[a.pe].launches[a.launch].threads
         if a.site == b.site and any(race.is_twice_written(a.site) for race in self.races):
@@ -173,6 +179,10 @@ class RaceProblem(Problem):
             early, late = map(_line, around)
             return f"{barrier} after {early}, before the next step comes to {late}"
         return f"{barrier} between the two"
+
+    def _goes_on_in_torch(self, access: Access) -> bool:
+        """Whether a call of torch.distributed makes an access, perhaps after it has returned."""
+        return "tensors" in self.history.pes[access.pe].launch_facts.get(access.launch, {})
 
     def is_twice_written(self, site: str) -> bool:
         """Whether threads write the same element at this line, plainly."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from gpushmem.backends.cpu.sync.messages import Letter, Mailbox
 from gpushmem.errors import ShmemError
 from gpushmem.torch.async_work import Work, failure
 from gpushmem.waiting_threads import Parked, block_signals
+
+if TYPE_CHECKING:
+    from gpushmem.torch.checking import Flight
 
 __all__ = ["Messages"]
 
@@ -30,11 +33,12 @@ class Messages:
         self._over = False
 
     def post(
-        self, what: str, letter: Letter, tensors: list[Any], filled: Callable[[], None]
-    ) -> Work:
+        self, what: str, letter: Letter, tensors: list[Any], filled: Callable[[], None],
+        flight: Flight | None = None,
+    ) -> Work:  # fmt: skip
         """Send or expect a letter; `filled` is called when it has been delivered."""
         sent = _Sent(self, what, letter, tensors, filled)
-        letter.told = sent.told
+        letter.told, sent.flight = sent.told, flight
         with self._lock:
             (self._mail.send if what == "send" else self._mail.receive)(letter)
             if not letter.done:

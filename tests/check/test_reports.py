@@ -123,6 +123,22 @@ READS = """
     cuda.syncthreads()
     shmem.put_block(data, dst, other)
 """
+TILES = """
+    for step in range(3):
+        data[i] = step
+        cuda.syncthreads()
+        out[i] += data[7 - i]
+        {then}
+"""
+ADDS = """
+    {add}
+"""
+MEETS = """
+    shmem.put(dst, data, other)
+    {then}
+    shmem.sync_all()
+    out[0] = dst[0]
+"""
 ACK = "shmem.signal_wait_until(ack, shmem.CMP_GE, step - 1)"
 ALL_WAIT = {"wait": f"if i == 0: {ACK}\n        cuda.syncthreads()", "form": "_block"}
 TELLS = "thread 0 of the block tells PE 1, and does not know of this"
@@ -153,20 +169,15 @@ CURES = {
     "credit of a get": (GETS, {"then": "pass"}, 1, {"then": "shmem.quiet()"},
                         {"quiet() before signal_op at LINE", "quiet() between the two"}),
     "the next step": (
-        "\n    for step in range(3):\n        data[i] = step\n        cuda.syncthreads()\n"
-        "        out[i] += data[7 - i]\n        {then}\n",
-        {"then": "pass"}, 8, {"then": "cuda.syncthreads()"},
+        TILES, {"then": "pass"}, 8, {"then": "cuda.syncthreads()"},
         {"cuda.syncthreads() or cuda.syncwarp() after LINE, before the next step comes to LINE"},
     ),
     "plain additions": (
-        "\n    {add}\n", {"add": "data[i // 2] += 1"}, 8, {"add": "cuda.atomic.add(data, i // 2, 1)"},
+        ADDS, {"add": "data[i // 2] += 1"}, 8, {"add": "cuda.atomic.add(data, i // 2, 1)"},
         {"an operation of cuda.atomic, or another element for each thread"},
     ),
-    "sync": (
-        "\n    shmem.put(dst, data, other)\n    {then}\n    shmem.sync_all()\n    out[0] = dst[0]\n",
-        {"then": "pass"}, 1, {"then": "shmem.quiet()"},
-        {"quiet() before sync_all at LINE, by PE 0"},
-    ),
+    "sync": (MEETS, {"then": "pass"}, 1, {"then": "shmem.quiet()"},
+             {"quiet() before sync_all at LINE, by PE 0"}),
     "not read by all": (READS, {"then": "pass"}, 8, {"then": "cuda.syncthreads()"},
                         {f"cuda.syncthreads() before signal_op at LINE: {TELLS}"}),
     "credit waited for by one": (
