@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpushmem.backends.cpu.checked_process import of_pe
 from gpushmem.simt.observe import LOAD, STORE
 from gpushmem.torch.call_forms import flat
 
@@ -108,13 +107,9 @@ class InFlight(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **kwargs)
 
 
-def in_flight() -> InFlight | None:
-    """Those of this PE; None: nobody checks it."""
-    return _of(of_pe[0]) if of_pe else None
-
-
 @cache
-def _of(recorder: Any) -> InFlight:
+def in_flight(recorder: Any) -> InFlight:
+    """Those of this PE, for its recorder."""
     mode = InFlight(recorder)
     mode.__enter__()  # for as long as this process lives
     return mode

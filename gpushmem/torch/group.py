@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from gpushmem import runtime, settings
+from gpushmem import runtime
 from gpushmem.backends.cpu.sync.messages import ANY, Letter
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.job.forks import belongs
@@ -79,10 +79,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         name = f"gpushmem-torch-p2p-{int(self._team)}"
         self._messages = belongs(Messages(self._backend.mailbox(self._team), name, self._timeout))
         self._checked: InFlight | None = None
-        if settings.get("GPUSHMEM_CHECK"):
+        if self._backend.recorder is not None:
             from gpushmem.torch.checking import in_flight  # noqa: PLC0415  (for those who check)
 
-            self._checked = in_flight()
+            self._checked = in_flight(self._backend.recorder)
         self._pes = list(pes)
 
     # --- making calls
