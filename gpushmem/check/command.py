@@ -29,7 +29,7 @@ from gpushmem.check import (
 from gpushmem.check.history import History
 from gpushmem.check.suppressions import Known
 
-__all__ = ["EXIT_CODE", "Findings", "Known", "Seen", "problems", "recorded", "run_often"]
+__all__ = ["EXIT_CODE", "Findings", "Known", "Seen", "When", "problems", "recorded", "run_often"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
@@ -114,6 +114,13 @@ class Seen(NamedTuple):
     known: Known
 
 
+class When(NamedTuple):
+    """Which runs show a problem, for people and for programs."""
+
+    text: str
+    data: dict[str, Any]
+
+
 class Findings:
     """What has been found in a job, or in several runs of it; `form` is that of the report."""
 
@@ -121,6 +128,7 @@ class Findings:
         self._known, self._form = known, form
         self._found: dict[Any, Any] = {}
         self._said: list[str] = []
+        self.schedules: dict[str, Any] | None = None  # for programs: those that were run
         self.unchecked: list[str] = []  # what is to be said of what could not be checked
 
     def add(self, folder: Path) -> None:
@@ -134,13 +142,19 @@ class Findings:
         new = {p.key(): form(history, p) for p in self._known.without(history, found)}
         return history, Seen(new, _unchecked(history, traces), self._known)
 
-    def take(self, seen: Seen, when: Callable[[], str] | None = None) -> None:
+    def take(self, seen: Seen, when: Callable[[], When] | None = None) -> None:
         """Take what has been found in a run; `when` says which runs show it, if not all do."""
         for key, made in seen.problems.items():
             if key not in self._found:
-                self._found[key] = made if when is None else _with(made, when())
+                self._found[key] = made if when is None else self._with(made, when())
         self.unchecked = seen.unchecked or self.unchecked
         self._known.join(seen.known)
+
+    def _with(self, made: Any, when: When) -> Any:
+        """A problem that is there in some runs only."""
+        if self._form == "text":
+            return f"{made}  {when.text}\n"
+        return made | ({"properties": when.data} if self._form == "sarif" else when.data)
 
     def remark(self, said: list[str]) -> None:
         """Let `remarks` begin with this."""
@@ -156,17 +170,15 @@ class Findings:
         found = [*self._found.values()]
         if self._form == "text":
             return report.text_of(found)
-        return json.dumps(sarif.log_of(found) if self._form == "sarif" else found, indent=1)
+        if self._form == "sarif":
+            return json.dumps(sarif.log_of(found), indent=1)
+        data = found if self.schedules is None else {"problems": found, "schedules": self.schedules}
+        return json.dumps(data, indent=1)
 
     def remarks(self) -> list[str]:
         """What is to be said of known problems, of what could not be checked, and where to read."""
         page = ["causes and cures: gpushmem help check"] if self._found else []
         return self._said + self._known.remarks() + self.unchecked + page
-
-
-def _with(made: Any, when: str) -> Any:
-    """A problem that is there in some runs only."""
-    return f"{made}  {when}\n" if isinstance(made, str) else made | {"schedule": when}
 
 
 def _unchecked(history: History, traces: list[log.Trace]) -> list[str]:
