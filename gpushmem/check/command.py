@@ -124,6 +124,8 @@ class When(NamedTuple):
 class Findings:
     """What has been found in a job, or in several runs of it; `form` is that of the report."""
 
+    options = "--"  # how the names of options begin, in what is said
+
     def __init__(self, known: Known, form: str = "text") -> None:
         self._known, self._form = known, form
         self._found: dict[Any, Any] = {}

@@ -153,7 +153,7 @@ class _Every:
         self._exploration.add(result.run._replace(chain=chain))
         self._not_followed += not result.followed
         self._seconds = self._seconds or result.seconds
-        self._found.take(result.seen, partial(_only_if, chain, threads) if chain else None)
+        self._found.take(result.seen, partial(self._only_if, chain, threads) if chain else None)
         self._foreseen = self._foreseen or result.foreseen
         if result.code:
             self.code = self.code or result.code
@@ -163,9 +163,18 @@ class _Every:
                  "polls": result.stuck, "output": ""}
             )  # fmt: skip
             if not chain:
-                sys.stderr.write(
-                    f"gpushmem check: the job fails in its first run; {_repeat(name)}\n"
-                )
+                again = self._again(name)
+                sys.stderr.write(f"gpushmem check: the job fails in its first run; {again}\n")
+
+    def _only_if(self, chain: tuple[str, ...], threads: list[int]) -> command.When:
+        """Which runs show a problem."""
+        name = _name(threads)
+        data = {"schedule": name, "only_if": _shown(chain)}
+        return command.When(f"only if {_text(chain)}; {self._again(name)}", data)
+
+    def _again(self, name: str) -> str:
+        """How to run a schedule again."""
+        return f"repeat it with {self._found.options}check-schedule {name}"
 
     def _made(self, threads: list[int]) -> _Result:
         longest = max(PATIENCE, 5 * self._seconds)
@@ -218,7 +227,7 @@ class _Every:
             fails = "does not end: threads poll for ever" if result.stuck else "fails"
             head = f"gpushmem check: the job {fails}, if {_text(one.chain)}"
             self._failed[-1]["output"] = output = "" if result.stuck else output
-            sys.stderr.write(f"{head}; {_repeat(self._failed[-1]['schedule'])}\n{output}")
+            sys.stderr.write(f"{head}; {self._again(self._failed[-1]['schedule'])}\n{output}")
 
     def data(self) -> dict[str, Any]:
         """The same as `remarks`, and which schedules fail, for programs."""
@@ -239,7 +248,7 @@ class _Every:
         no_problem = "" if self._found.problems or self.code else "no problem in "
         said = [f"{no_problem}{schedules}, of at least {n + left}, in {seconds:.3g} s{fails}"]
         if self._exploration.more() or self._not_ended:
-            said[0] += "; --check-budget gives more time"
+            said[0] += f"; {self._found.options}check-budget gives more time"
         if self._not_followed:
             said.append(
                 f"{self._not_followed} orders could not be followed: a thread waits there for what "
@@ -262,18 +271,6 @@ def _text(chain: tuple[str, ...]) -> str:
     """The last three of them."""
     shown = _shown(chain)
     return "..., " * (len(shown) > SHOWN) + ", and ".join(shown[-SHOWN:])
-
-
-def _only_if(chain: tuple[str, ...], threads: list[int]) -> command.When:
-    """Which runs show a problem."""
-    name = _name(threads)
-    data = {"schedule": name, "only_if": _shown(chain)}
-    return command.When(f"only if {_text(chain)}; {_repeat(name)}", data)
-
-
-def _repeat(name: str) -> str:
-    """How to run a schedule again."""
-    return f"repeat it with --check-schedule {name}"
 
 
 def _name(threads: list[int]) -> str:
@@ -315,6 +312,8 @@ def _start(
             nothing = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((nothing, 0), (output.fileno(), 1), (output.fileno(), 2)):
                 os.dup2(source, target)
+            # pytest has others in their place.
+            sys.stdout, sys.stderr = (open(fd, "w", 1, closefd=False) for fd in (1, 2))  # noqa: SIM115
             result = pickle.dumps(made())
             with open(writer, "wb") as file:
                 file.write(result)
