@@ -24,17 +24,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
 from gpushmem import settings
 
-__all__ = ["Progress", "compiling", "progress"]
+__all__ = ["Progress", "compiling", "progress", "watched"]
 
 T = TypeVar("T")
 BAR = 24  # columns
+TOGETHER = 1 << 13  # items, until the next look at the clock
 
 
 def progress(what: str, total: int | None = None, *, shown: bool = True) -> Progress:
@@ -43,6 +44,15 @@ def progress(what: str, total: int | None = None, *, shown: bool = True) -> Prog
     Shows nothing unless `shown`, and standard error is a terminal, and GPUSHMEM_PROGRESS is 1.
     """
     return Progress(what, total, shown and settings.get("GPUSHMEM_PROGRESS") and _on_a_terminal())
+
+
+def watched(what: str, items: Sequence[T], since: float) -> Iterator[T]:
+    """Yield the items; show how many there have been, from a second after the time `since` on."""
+    with progress(what, len(items)) as bar:
+        for start in range(0, len(items), TOGETHER):
+            if time.monotonic() > since + SHOWN:
+                bar.reach(start)
+            yield from items[start : start + TOGETHER]
 
 
 def _on_a_terminal() -> bool:
@@ -91,6 +101,11 @@ class Progress:
         """Count steps that are done; a `text` is shown as by `now`."""
         self._done += steps
         self._text = self._text if text is None else str(text)
+        self._draw()
+
+    def reach(self, done: int) -> None:
+        """So many steps are done."""
+        self._done = done
         self._draw()
 
     def print(self, *values: object) -> None:

@@ -28,11 +28,13 @@ from gpushmem.check import (
 )
 from gpushmem.check.history import History
 from gpushmem.check.suppressions import Known
+from gpushmem.progress import progress
 
 __all__ = ["EXIT_CODE", "Findings", "Known", "Seen", "When", "problems", "recorded", "run_often"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
+LONG = 1.0  # seconds of analysis, from which on it is shown how far it has come
 LOCK = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -92,18 +94,25 @@ FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
 }
 
 
+# In the order in which `report.problems` takes what they find.
+SEARCHES: tuple[Callable[[History], Any], ...] = (
+    races.races, lost_wakeups.missed, lost_wakeups.not_resident, bounds.outside,
+    uninitialized.unwritten,
+)  # fmt: skip
+
+
 def problems(traces: list[log.Trace], exact: bool = False) -> tuple[History, list[report.Problem]]:
     """What is wrong with a job that was recorded; `exact`: see `happens_before.history`."""
+    began = time.monotonic()
     gc.disable()  # what is made is kept: looking for garbage would take a third of the time
     try:
         history = happens_before.history(traces, exact)
     finally:
         gc.enable()
-    return history, report.problems(
-        history, races.races(history), lost_wakeups.missed(history),
-        lost_wakeups.not_resident(history), bounds.outside(history),
-        uninitialized.unwritten(history),
-    )  # fmt: skip
+    long = time.monotonic() - began > LONG
+    with progress("checking: kinds of problems", len(SEARCHES), shown=long) as bar:
+        found = [search(history) for search in bar.each(SEARCHES, lambda one: one.__name__)]
+    return history, report.problems(history, *found)
 
 
 class Seen(NamedTuple):

@@ -14,6 +14,7 @@ system", 1978; complete and incomplete operations as in OpenSHMEM 1.5, sections 
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
@@ -45,6 +46,7 @@ from gpushmem.check.vector_clock import (
 )
 from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
+from gpushmem.progress import watched
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
 __all__ = ["history"]
@@ -77,6 +79,7 @@ class _Replay:
 
     def __init__(self, history: History) -> None:
         self.history, self.pes, self.waits = history, history.pes, history.waits
+        self._began = time.monotonic()
         self._turns = any(
             (pe.trace.records["words"][pe.trace.records["kind"] == kind, word] > 0).any()
             for pe in self.pes.values()
@@ -128,7 +131,7 @@ class _Replay:
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
         self._sent: dict[Any, Clock] = {}  # messages between hosts
         self._collect = collect
-        for pe, record in self._events:
+        for pe, record in watched("checking: events", self._events, self._began):
             HANDLERS[int(record["kind"])](self, pe, record, record["words"].tolist())
         for pe in self.pes.values() if collect and self._turns else ():
             for call in pe.current.values():
