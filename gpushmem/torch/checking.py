@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -31,22 +33,32 @@ class Flight:
     receives: Callable[[], tuple[int, int, int, int]] | None = None
 
     def __init__(
-        self, all_of: InFlight, what: str, reads: list[Tensor], writes: list[Tensor]
+        self, all_of: InFlight, what: str, reads: list[Tensor], writes: list[Tensor], stream: int
     ) -> None:
         self._all, self._recorder = all_of, all_of.recorder
         self._over = self._waited = self._left = False
+        self._filler = 0  # the thread in which this package fills its tensors
         only_read = [tensor for tensor in reads if not any(tensor is other for other in writes)]
         uses = [*_uses(only_read, writes)]
         self._arrays = [(_array(tensor), how) for tensor, how in uses]
         self._tensors = [weakref.ref(tensor) for tensor, _ in uses]
-        self.number, self._site = self._recorder.begins(what, [array for array, _ in self._arrays])
+        self.number, self._site = self._recorder.begins(
+            what, [array for array, _ in self._arrays], stream
+        )
 
     def meets(self, start: int, end: int) -> bool:
         """Whether it uses memory between two addresses, by a tensor that there still is."""
-        return any(
+        return self._filler != get_ident() and any(
             tensor() is not None and _start(array) < end and start < _start(array) + array.nbytes
             for tensor, (array, _) in zip(self._tensors, self._arrays, strict=True)
         )
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Inside, this package fills the tensors: that is no use of the program's."""
+        self._filler = get_ident()
+        yield
+        self._filler = 0
 
     def over(self) -> None:
         """It is over."""
@@ -87,9 +99,11 @@ class InFlight(TorchDispatchMode):  # type: ignore[misc]
         """Whether PyTorch ignores it where it decides what to compile."""
         return True
 
-    def begin(self, what: str, reads: Sequence[Any], writes: Sequence[Any]) -> Flight:
-        """A call begins that goes on."""
-        self.flights.append(Flight(self, what, flat(reads), flat(writes)))
+    def begin(
+        self, what: str, reads: Sequence[Any], writes: Sequence[Any], stream: int = -1
+    ) -> Flight:
+        """A call begins that goes on; those of one stream come one after the other."""
+        self.flights.append(Flight(self, what, flat(reads), flat(writes), stream))
         return self.flights[-1]
 
     def used(self, reads: list[Any], writes: list[Any]) -> None:

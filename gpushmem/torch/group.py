@@ -83,7 +83,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             from gpushmem.torch.checking import in_flight  # noqa: PLC0415  (for those who check)
 
             self._checked = in_flight(self._backend.recorder)
-        self._pes = list(pes)
+        self._pes, self._stream = list(pes), -2 - int(self._team)
 
     # --- making calls
 
@@ -114,13 +114,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         asynchronous = opts is None or getattr(opts, "asyncOp", False)
         if self._together is None and not asynchronous and self._queue.idle:
             if self._checked is not None:
+                self._checked.recorder.waited_for(self._stream)  # all calls are made in order
                 self._checked.used(flat(inputs), flat(result) if writes else [])
             self._guarded(what, run, seconds)
             return self._done
         result = flat(result)
         work = Call(what, lambda: self._guarded(what, run, seconds), result)
         if self._checked is not None:
-            work.flight = self._checked.begin(what, inputs, result if writes else [])
+            work.flight = self._checked.begin(what, inputs, result if writes else [], self._stream)
         self._queue.put(work)
         if asynchronous and allow_inflight():  # `wait_tensor` of compiled graphs waits, too
             for tensor in result:

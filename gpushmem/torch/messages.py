@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,7 +117,8 @@ class _Sent(Work):
         """The letter has ended."""
         error = self._letter.error
         if error is None:
-            self._filled()
+            with nullcontext() if self.flight is None else self.flight.filling():
+                self._filled()
         if self._settle(error and failure(self.what, error)):
             # A callback may wait for what this thread is to move: it has one of its own.
             threading.Thread(target=self.tell, name=self._messages.name, daemon=True).start()

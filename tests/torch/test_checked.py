@@ -136,6 +136,10 @@ work = dist.all_reduce(x, async_op=True)
 while not work.is_completed():
     pass
 x.sum()
+works = [dist.all_reduce(x, async_op=True) for _ in range(5)]  # a group's calls are in order
+dist.all_reduce(y)
+x.sum()
+dist.send(x, 1) if me == 0 else dist.recv(torch.zeros(16)[::2])
 """
 
 

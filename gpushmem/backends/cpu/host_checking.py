@@ -175,13 +175,16 @@ class Recorder(ProcessRecorder, Reader):
         start, end = span(array)
         self._log.append(EXPOSED, 0, self._site(), (start, end - start, STORE, 0, 1))
 
-    # --- calls of torch.distributed: as launches of one thread, on no stream
+    # --- calls of torch.distributed: as launches of one thread
 
-    def begins(self, what: str, arrays: list[np.ndarray[Any, Any]]) -> tuple[int, int]:
-        """The host makes a call that goes on, and uses arrays: its number, and that of its line."""
+    def begins(self, what: str, arrays: list[np.ndarray[Any, Any]], stream: int) -> tuple[int, int]:
+        """The host makes a call that goes on, and uses arrays: its number, and that of its line.
+
+        The calls of one stream come one after the other; -1: in no order.
+        """
         site = self._site()
         tensors = [(address_of(a), a.nbytes, a.itemsize, a.shape) for a in arrays]
-        return self._submit(what, 1, -1, site, work=True, tensors=tensors), site
+        return self._submit(what, 1, stream, site, work=True, tensors=tensors), site
 
     def ends(
         self, number: int, site: int, arrays: list[tuple[np.ndarray[Any, Any], int]],
