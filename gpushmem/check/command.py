@@ -94,13 +94,14 @@ FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
 
 def problems(traces: list[log.Trace], exact: bool = False) -> tuple[History, list[report.Problem]]:
     """What is wrong with a job that was recorded; `exact`: see `happens_before.history`."""
+    operations = races.Operations()
     gc.disable()  # what is made is kept: looking for garbage would take a third of the time
     try:
-        history = happens_before.history(traces, exact)
+        history = happens_before.history(traces, exact, operations.see)
     finally:
         gc.enable()
     return history, report.problems(
-        history, races.races(history), lost_wakeups.missed(history),
+        history, races.races(history, operations), lost_wakeups.missed(history),
         lost_wakeups.not_resident(history), bounds.outside(history),
         uninitialized.unwritten(history),
     )  # fmt: skip

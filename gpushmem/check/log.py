@@ -53,6 +53,7 @@ __all__ = [
     "UPDATE",
     "VALUE",
     "Log",
+    "Record",
     "Trace",
     "read",
 ]  # fmt: skip
@@ -264,6 +265,18 @@ class Log:
             if file in named and is_users(name):
                 files[file] = path
         self.describe(files=files)
+
+
+class Record(NamedTuple):
+    """One of them, as Python's integers; see RECORD."""
+
+    stamp: int
+    kind: int
+    launch: int
+    thread: int
+    clock: int
+    site: int
+    words: list[int]
 
 
 class Trace(NamedTuple):

@@ -13,8 +13,8 @@ from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
 from gpushmem.check.launches import Launch, Times
-from gpushmem.check.log import SHARED, Trace
-from gpushmem.check.vector_clock import DEFAULT_QPS, ENDED, Clock
+from gpushmem.check.log import SHARED, Record, Trace
+from gpushmem.check.vector_clock import DEFAULT_QPS, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.observe import ATOMIC, LOAD, VALUED
 
@@ -47,7 +47,7 @@ class Pe:
         self.time = 0  # events of the host
         self.writes = 0  # by it
         self.launches: dict[int, Launch] = {}
-        self.ended = 0  # a bit for each launch
+        self.ended = NONE  # launches
         self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
         self.gets: dict[int, int] = defaultdict(int)  # ... of these, those that only fetch
         # ... and those that use a queue pair: target -> its number -> bits of operations
@@ -80,10 +80,10 @@ class Pe:
             found |= ~sum(used.values())
         return found
 
-    def site_of(self, record: Any) -> str:
+    def site_of(self, record: Record) -> str:
         """The line of a record; what performs an operation for the host has that of the host."""
-        text = self.sites.get(int(record["site"]), "?")
-        launch = self.launches.get(int(record["launch"]))
+        text = self.sites.get(record.site, "?")
+        launch = self.launches.get(record.launch)
         return launch.site if launch is not None and ":" not in text else text
 
     def block_of(self, who: tuple[int, int, int]) -> Any:
@@ -91,14 +91,14 @@ class Pe:
         pe, number, thread = who
         return (pe, number, thread // self.launches[number].threads) if number else None
 
-    def event(self, record: Any) -> Clock:
+    def event(self, record: Record) -> Clock:
         """The clock of who made a record, at this event."""
-        launch = int(record["launch"])
+        launch = record.launch
         if launch == 0:
             self.time += 1
             self.host.times["host", self.pe] = self.time
             return self.host
-        return self.launches[launch].event(int(record["thread"]), int(record["clock"]))
+        return self.launches[launch].event(record.thread, record.clock)
 
     def ended_before(self, number: int, clock: Clock) -> Iterator[Launch]:
         """The launches with smaller numbers that have ended, and of which a clock does not know it.
@@ -106,10 +106,12 @@ class Pe:
         The last one first: a clock that is told of its end may know of the ends of others.
         """
         key = ENDED, self.pe, 0
-        mask = (1 << number) - 1
-        while left := self.ended & mask & ~clock.masks.get(key, 0):
-            number = left.bit_length() - 1
-            mask = (1 << number) - 1
+        while number > (known := clock.masks.get(key, NONE)).base:
+            below = (1 << number - known.base) - 1
+            left = self.ended.above(known.base) & ~known.rest & below
+            if not left:
+                return
+            number = known.base + left.bit_length() - 1
             yield self.launches[number]
 
     def place_all(self, made: np.ndarray[Any, Any]) -> None:

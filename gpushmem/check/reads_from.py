@@ -20,12 +20,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from gpushmem.check.conditions import Known, Write, fails, first_to_hold, holds, some_without, total
-from gpushmem.check.vector_clock import CALLED, DONE, UPDATED, Bit, Clock
+from gpushmem.check.vector_clock import CALLED, DONE, NONE, UPDATED, Bit, Bits, Clock, Masks
 from gpushmem.ops import CMP_EQ
 
 __all__ = ["Replaced", "Word"]
 
-Masks = dict[Any, int]
 COMMON = CALLED, DONE, UPDATED  # in what all of several writes know
 LAYERS = 8  # by how many waits one may be behind others of the same word
 
@@ -37,11 +36,12 @@ class _Index:
         ordered = sorted(writes, key=lambda write: write.stamp)
         self.overs = [write.over for write in ordered]
         self.place = {over: k for k, over in enumerate(self.overs)}
-        self.bits: Masks = defaultdict(int)  # of all writes
+        bits: dict[Any, int] = defaultdict(int)
         self.stores = [over for over in self.overs if not isinstance(over, Bit)]
         for over in self.overs:
             if isinstance(over, Bit):
-                self.bits[over[:3]] |= 1 << over.bit
+                bits[over[:3]] |= 1 << over.bit
+        self.bits: Masks = {key: Bits(0, each) for key, each in bits.items()}  # of all writes
         self.only_set = all(write.how == "set" for write in ordered)
         self._with_value: dict[int | None, list[int]] = defaultdict(list)
         for k, write in enumerate(ordered):
@@ -57,7 +57,7 @@ class _Index:
         """From which place on all writes come after a wait."""
         key, bit = who[:3], who.bit
         return bisect.bisect_left(
-            self.common, True, key=lambda clock: bool(clock.masks.get(key, 0) >> bit & 1)
+            self.common, True, key=lambda clock: clock.masks.get(key, NONE).has(bit)
         )
 
     def equal(self, value: int, first: int, end: int) -> Iterator[int]:
@@ -78,9 +78,9 @@ def _common(clocks: list[Clock]) -> list[Clock]:
         times = clock.times
         if made:
             later = made[-1]
-            masks = {key: bits & later.masks.get(key, 0) for key, bits in masks.items()}
+            masks = {key: bits & later.masks.get(key, NONE) for key, bits in masks.items()}
             times = {k: min(time, later.times[k]) for k, time in times.items() if k in later.times}
-        made.append(Clock(times, {key: bits for key, bits in masks.items() if bits}))
+        made.append(Clock(times, {key: bits for key, bits in masks.items() if bits != NONE}))
     return made[::-1]
 
 
@@ -104,9 +104,9 @@ class Word:
         if self._index and (self._puts > len(self.writes) or not self._index.agrees(write)):
             self._index = None
 
-    def drop(self, write: Write) -> None:
+    def drop(self, over: Any) -> None:
         """There was no such write."""
-        if self.writes.pop(write.over, None):
+        if self.writes.pop(over, None):
             self._index, self._order = None, []
 
     def _forget(self, write: Write) -> None:
@@ -185,11 +185,9 @@ def _those_in(
 ) -> Iterator[Write]:
     """The writes whose bits are in some masks, and not in others."""
     for key, every in bits.items():
-        found = masks.get(key, 0) & every & ~without.get(key, 0)
-        while found:
-            bit = found & -found
-            found ^= bit
-            yield writes[Bit._make((*key, bit.bit_length() - 1))]
+        if key in masks:
+            for bit in (masks[key] & every).without(without.get(key, NONE)):
+                yield writes[Bit._make((*key, bit))]
 
 
 def _first(writes: list[Write]) -> Write:

@@ -585,15 +585,15 @@ class _Race(Problem):
             for word in self.history.waits.words.values()
             for write in word.writes.values()
             if isinstance(write.call, Call)
-            and (write.call.by, int(write.call.record["launch"])) == (a.pe, a.launch)
-            and int(write.call.record["thread"]) != self.one
+            and (write.call.by, write.call.record.launch) == (a.pe, a.launch)
+            and write.call.record.thread != self.one
             and write.call.stamp > since
             and write.over.known(clock)
         ]
         if not told:
             return None
         call = min(told, key=lambda call: call.stamp)
-        thread = int(call.record["thread"])
+        thread = call.record.thread
         near = thread // launch.threads == self.one // launch.threads
         line = f"{call.op.name} at {call.site.partition(' in ')[0]}"
         return (

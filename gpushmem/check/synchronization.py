@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, other_pe
-from gpushmem.check.calls import Call
+from gpushmem.check.calls import Call, Change
 from gpushmem.check.conditions import CHANGES, Write
 from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM
+from gpushmem.check.log import Record
 from gpushmem.check.pe_memory import Pe
 from gpushmem.check.reads_from import Heard, Replaced, Word
 from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
@@ -198,7 +199,7 @@ class Waits:
             compare, value = CMP_EQ, result
         _, address, item, size, _, _ = looked[0]
         for index in _looked_at(call, size // item, result):
-            where = pe.place(address + index * item, int(call.record["launch"]))
+            where = pe.place(address + index * item, call.record.launch)
             # Who knows this of the wait, comes after it.
             call.mark(clock, CALLED)
             who, expected = call.over(CALLED), values.get(index, value)
@@ -242,7 +243,7 @@ class Waits:
         if call.update is None or change not in ("compare_swap", "swap"):
             return
         if change == "compare_swap" and old != call.compare:
-            self.words[call.word].drop(call.update)
+            self.words[call.word].drop(call.update.over)
             return
         if old != call.value:
             self.taken[call.word].append((call.update.over, old))
@@ -263,7 +264,8 @@ class Waits:
         self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit, looked_at: bool
     ) -> None:
         """What a call writes to a word, which somebody looks at or not."""
-        how, value = "set", call.value  # None: it may be anything
+        how = "set"
+        value: int | None = call.value  # None: it may be anything
         if effect.kind == SIGNAL:
             how = "add" if call.compare == SIGNAL_ADD else "set"
         else:
@@ -278,21 +280,21 @@ class Waits:
             clock = clock.copy()
             call.mark(clock, CALLED)
         goes_on = how in CHANGES or call.op.returns.dtype is not None
-        call.update = Write(over, how, value, clock, call, call.stamp, goes_on)
+        call.update = Change(over, how, value)
         if looked_at:
-            self.words[where].put(call.update)
+            self.words[where].put(Write(*call.update, clock, call, call.stamp, goes_on))
 
-    def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> Bit:
+    def update(self, pe: Pe, record: Record, words: list[int], clock: Clock) -> Bit:
         """An atomic operation of numba.cuda; returns what a clock has that knows it."""
         address, as_called, operand, expected, old, _ = words
         what, used = as_called & 0xFF, bool(as_called >> 8)
-        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        launch, thread = pe.launches[record.launch], record.thread
         where = pe.place(address, launch.number)
         step = Bit(UPDATED, pe.pe, launch.number, launch.updates)
         launch.updates += 1
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            read = None, int(record["stamp"])
+            read = None, record.stamp
             self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
@@ -312,9 +314,9 @@ class Waits:
             value = operand if what != OTHER else None
             by = Update(
                 "atomic operation", pe.site_of(record), clock.copy(), pe.pe, launch.number, thread,
-                int(record["clock"]),
+                record.clock,
             )  # fmt: skip
-            how, stamp = HOW.get(what, "set"), int(record["stamp"])
+            how, stamp = HOW.get(what, "set"), record.stamp
             write = Write(step, how, value, known, by, stamp, True, block, near)
             self.words[where].put(write)
             if what == CAS or (what == SET and used and old != operand):
