@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.check.conditions import Write
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE, Record
 from gpushmem.check.vector_clock import CALLED, DONE, READ, Bit, Clock, is_fenced
@@ -79,11 +80,13 @@ class Call:
         self.effects: list[Extent] = []
         self.word: Any = None  # what it updates, or looks at
         self.update: Change | None = None
+        self.swap: Write | None = None  # a compare_swap's, until it is known to change the word
         # The words: memory, start, bytes of one, how many, whether they are written.
         self.words: list[tuple[Any, int, int, int, bool]] = []
         self.known: Any = None  # the clock with which it began, if it takes a turn
         self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
-        self.bit = 0  # its number among those of its PE for the same target; a signal has the next
+        # Its number among those of its PE for the same target; a signal has the next. How many.
+        self.bit, self.parts = 0, 0
 
     @property
     def fetches(self) -> bool:
@@ -100,13 +103,13 @@ class Call:
         """The PE, launch and thread that make it."""
         return self.by, self.record.launch, self.record.thread
 
-    def over(self, kind: int, signal: bool = False) -> Bit:
-        """What a clock has that knows this of the call."""
-        return Bit(kind, self.by, self.pe, self.bit + signal)
+    def over(self, kind: int, part: int = 0) -> Bit:
+        """What a clock has that knows this of the call; `part`: 1 for its signal."""
+        return Bit(kind, self.by, self.pe, self.bit + part)
 
-    def mark(self, clock: Clock, kind: int, signal: bool = False) -> None:
+    def mark(self, clock: Clock, kind: int, part: int = 0) -> None:
         """Let a clock know this of the call."""
-        clock.put((kind, self.by, self.pe), self.bit + signal)
+        clock.put((kind, self.by, self.pe), self.bit + part)
 
 
 def threads_of(launch: Launch, call: Call, thread: int) -> tuple[int, int]:
@@ -177,7 +180,7 @@ def _news(call: Call, clock: Clock) -> Clock:
     news = Clock()
     for kind in (CALLED, READ, DONE):
         key = kind, call.by, call.pe
-        for bit in (call.bit, call.bit + 1):
+        for bit in range(call.bit, call.bit + call.parts):
             if clock.has(*key, bit):
                 news.put(key, bit)
     learned = LEARNED.get(call.op.facts.orders)

@@ -97,7 +97,7 @@ def problems(traces: list[log.Trace], exact: bool = False) -> tuple[History, lis
     operations = races.Operations()
     gc.disable()  # what is made is kept: looking for garbage would take a third of the time
     try:
-        history = happens_before.history(traces, exact, operations.see)
+        history = happens_before.history(traces, exact, operations)
     finally:
         gc.enable()
     return history, report.problems(

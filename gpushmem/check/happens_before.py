@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect, bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from gpushmem.check import log
 from gpushmem.check.accesses import SHARED_MEMORY, Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
-from gpushmem.check.history import Atomic, Divergence, History, Turn
+from gpushmem.check.history import Atomic, Divergence, History, Observer, Turn
 from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Record, Trace
 from gpushmem.check.pe_memory import CELL, Pe, looked_at, refused, unheard
@@ -68,27 +68,21 @@ OF_UPDATES = {
 
 
 def history(
-    traces: Iterable[Trace],
-    exact: bool = False,
-    see: Callable[[History, Access], None] = lambda *_: None,
+    traces: Iterable[Trace], exact: bool = False, operations: Observer | None = None
 ) -> History:
-    """What the logs say; `exact`: reads order what they saw in this run (`Waits.exact`).
-
-    `see` is called with each access of operations and hosts; what comes after it is seen later.
-    """
+    """What the logs say; `exact`: reads order what they saw in this run (`Waits.exact`)."""
     made = History(traces, exact)
-    _Replay(made, see).run()
+    _Replay(made, operations or Observer()).run()
     return made
 
 
 class _Replay:
     """Goes through all events, in an order that agrees with what depended on what."""
 
-    def __init__(self, history: History, see: Callable[[History, Access], None]) -> None:
+    def __init__(self, history: History, operations: Observer) -> None:
         self.history, self.pes, self.waits = history, history.pes, history.waits
-        self._see = see
+        self._operations = operations
         self._plain = _plain(self.pes.values())
-        self._repeated: set[Any] = set()  # what says of an access that it is made again
         self._turns = any(
             (pe.trace.records["words"][pe.trace.records["kind"] == kind, word] > 0).any()
             for pe in self.pes.values()
@@ -124,25 +118,24 @@ class _Replay:
                 yield self.pes[pe], next(read[pe])
 
     def run(self) -> None:
-        """Go through all events, until waits order nothing new; then collect the accesses.
+        """Go through all events, until waits order nothing new, and collect the accesses.
 
         The first time waits order nothing, but all writes become known, also those that come later.
-        Where nobody looks at a word, there is nothing to learn.
+        Where nobody looks at a word, there is nothing to learn. Which time is the last one is not
+        known before: what was collected is thrown away if waits have ordered more.
         """
         if not self._looked_at:
             self._pass(collect=True)
             return
         self._pass(collect=False)
         self.waits.hears, stores = True, self.waits.stores(self.pes.values())
-        for _ in range(PASSES):
+        for k in range(PASSES):
             before = dict(self.waits.heard)
-            self._pass(stores, collect=False)
-            if self.waits.heard == before:
-                break
-        else:
-            self.history.passes = PASSES
-        self.waits.find_locks()
-        self._pass(stores, collect=True)
+            self.waits.find_locks()
+            self._pass(stores, collect=k > 0)
+            if k > 0 and self.waits.heard == before:
+                return
+        self.history.passes = PASSES
 
     def _pass(self, stores: Iterable[Any] = (), *, collect: bool) -> None:
         self.waits.begin(stores, last=collect)
@@ -150,6 +143,10 @@ class _Replay:
             pe.reset()
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
         self._collect = collect
+        if collect:
+            self.history.forget()
+            self._operations.begin()
+            self._repeated: set[Any] = set()  # what says of an access that it is made again
         for pe, record in self._events():
             HANDLERS[record.kind](self, pe, record, record.words)
         for pe in self.pes.values() if collect and self._turns else ():
@@ -159,7 +156,7 @@ class _Replay:
 
     def _add(self, access: Access) -> None:
         if self._collect:
-            self._see(self.history, access)
+            self._operations.see(self.history, access)
             if self._is_new(access):
                 self.history.accesses.append(access)
 
@@ -171,7 +168,10 @@ class _Replay:
             return True
         lows, ends = self._plain.get(access.space, ((), ()))
         near = bisect(ends, access.low) < bisect_left(lows, access.end)
-        return near or access.low >> CELL in self._looked_at
+        if near or access.low >> CELL not in self._looked_at:
+            return near
+        word = self.waits.words.get((access.space, access.low))
+        return word is None or not word.is_long
 
     def _keep(self, pe: Pe, record: Record) -> None:
         launch = record.launch
@@ -394,8 +394,8 @@ class _Replay:
             if self._turns and self._collect:
                 call.known = clock.copy()
             self._effects(pe, call, known)
-            call.mark(clock, CALLED)
-            call.mark(clock, CALLED, signal=True)
+            for part in range(call.parts):
+                call.mark(clock, CALLED, part)
         self._spread(pe, record, call, clock)
 
     def _done(self, pe: Pe, record: Record, words: list[int]) -> None:
@@ -410,11 +410,12 @@ class _Replay:
         looks = op.base == "signal_wait_until" and bool(self.history.looks_at_result(call))
         self.waits.hear(pe, call, clock, words, record.stamp, looks)
         completion = facts.completion
-        if completion is None or completion.source == RETURN:
+        if call.effects and (completion is None or completion.source == RETURN):
             call.mark(clock, READ)
         fetches = op.returns.dtype is not None
         local = facts.meets or op.waits or call.pe < 0
-        if local or fetches or (completion is not None and completion.data == RETURN):
+        returned = completion is not None and completion.data == RETURN
+        if call.effects and (local or fetches or returned):
             call.mark(clock, DONE)
         self._spread(pe, record, call, clock)
 

@@ -15,7 +15,7 @@ from gpushmem.check.synchronization import Waits
 from gpushmem.check.vector_clock import ENDED, Bit, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD
 
-__all__ = ["Atomic", "Divergence", "History", "Turn"]
+__all__ = ["Atomic", "Divergence", "History", "Observer", "Turn"]
 
 
 class Divergence(NamedTuple):
@@ -50,6 +50,16 @@ class Atomic(NamedTuple):
     given: int
 
 
+class Observer:
+    """Who sees the accesses of operations and hosts, each before what comes after it: nobody."""
+
+    def begin(self) -> None:
+        """They are seen from the first one on, again."""
+
+    def see(self, history: History, access: Access) -> None:
+        """One more of them."""
+
+
 class History:
     """What all PEs did; `happens_before` fills it."""
 
@@ -63,11 +73,15 @@ class History:
                     self.files[Path(fact["path"]).name] = fact["path"]
         self.waits = Waits(exact)
         self.passes = 0  # over the logs, if they were too few to learn all that waits order
+        self._looks: dict[Any, bool | None] = {}  # of calls, by line and operation
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again to collect what all did."""
         self.accesses: list[Access] = []  # of operations and hosts
         self.exposed: list[Access] = []  # by hosts: from then on unseen
         # Meetings of blocks at two barriers: PE, launch, and of each thread its number and line.
         self.divergences: list[Divergence] = []
-        self._looks: dict[Any, bool | None] = {}  # of calls, by line and operation
         self.turns: list[Turn] = []
         self.waiting: list[Turn] = []  # waits that have not ended
 

@@ -16,6 +16,7 @@ from gpushmem.check.launches import Launch, Times
 from gpushmem.check.log import SHARED, Record, Trace
 from gpushmem.check.vector_clock import DEFAULT_QPS, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
+from gpushmem.ops.row import SIGNAL
 from gpushmem.simt.observe import ATOMIC, LOAD, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
@@ -59,11 +60,14 @@ class Pe:
     def number(self, call: Call) -> None:
         """Give a call its number among those for its target."""
         call.bit = self.bits[call.pe]
-        self.bits[call.pe] += 2
+        signals = any(each.effect.kind == SIGNAL for each in call.effects)
+        call.parts = 1 + signals if call.effects else 0
+        self.bits[call.pe] += call.parts
+        bits = (1 << call.parts) - 1 << call.bit
         if call.fetches:
-            self.gets[call.pe] |= 3 << call.bit
+            self.gets[call.pe] |= bits
         if call.qp != QP_DEFAULT:
-            self.on_qps[call.pe][call.qp] |= 3 << call.bit
+            self.on_qps[call.pe][call.qp] |= bits
 
     def fenced(self, qps: int, target: int) -> int:
         """As `on`, of those that a fence orders: not of gets."""

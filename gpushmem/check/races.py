@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, Access, as_one
-from gpushmem.check.history import History
+from gpushmem.check.history import History, Observer
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
 from gpushmem.check.vector_clock import CALLED, ENDED, NONE, Bits, Clock
@@ -41,10 +41,14 @@ class Race(NamedTuple):
     seen: int
 
 
-class Operations:
+class Operations(Observer):
     """The races of operations, and of what hosts do, with each other: found as they come."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what has been seen."""
         self._memories: dict[Any, _Kinds] = defaultdict(_Kinds)
         self._found: list[Race] = []
 

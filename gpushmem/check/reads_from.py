@@ -8,6 +8,9 @@ in which order, is what the clocks know so far.
 A word has thousands of writes and waits, and a wait is to look at few of them. What earlier waits
 knew, and a later one knows, too, is summed up in a `Known`. Of the writes that come after a wait
 most are the last ones in the log: the `_Index` tells from where on all do.
+
+Of a word whose writes and waits are too many for that, reads order what they have seen in this run,
+as race detectors for threads have it: in time that does not depend on how many writes there are.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from gpushmem.ops import CMP_EQ
 __all__ = ["Replaced", "Word"]
 
 COMMON = CALLED, DONE, UPDATED  # in what all of several writes know
+MOST_WRITES = 50_000  # of a word
+MOST_WORK = 1_000_000  # of a word, in writes that are looked at: about a second
 LAYERS = 8  # by how many waits one may be behind others of the same word
 
 
@@ -84,30 +89,74 @@ def _common(clocks: list[Clock]) -> list[Clock]:
     return made[::-1]
 
 
+class Sequence:
+    """What a read of a word learns that sees all that was written before it.
+
+    The last write, and those before it up to one that has replaced the word and did not read it:
+    the last release, as in C++, and all that its sequence has.
+    """
+
+    def __init__(self) -> None:
+        self._coming: list[tuple[int, int, Write]] = []  # a heap, by stamps
+        self._all = Clock()
+        self._near: dict[Any, Clock] = {}  # what blocks that have written learn besides
+        self._stores = 0
+
+    def put(self, write: Write) -> None:
+        """One more write; those that come before it may still be put."""
+        self._stores += not isinstance(write.over, Bit)
+        heapq.heappush(self._coming, (write.stamp, id(write), write))
+
+    def read(self, clock: Clock, stamp: int, block: Any) -> Heard:
+        """Let `clock`, of a thread of a block, know all that was written before a stamp."""
+        while self._coming and self._coming[0][0] < stamp:
+            *_, write = heapq.heappop(self._coming)
+            if not write.goes_on:
+                self._all, self._near = Clock(), {}
+            self._all.join(write.clock)
+            write.over.tell(self._all)
+            if write.near is not None:
+                self._near.setdefault(write.block, Clock()).join(write.near)
+        clock.join(self._all)
+        if block in self._near:
+            clock.join(self._near[block])
+        # Of stores more is known when the log is gone through again.
+        return Heard(frozenset(), self._all.masks.copy(), {}) if self._stores else NOTHING
+
+
 class Word:
     """One word."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool = False) -> None:
         self.writes: dict[Any, Write] = {}
-        self._index: _Index | None = None
-        self._order: list[tuple[int, int]] = []  # stamps of the writes, and their places in ...
-        self._overs: list[Any] = []
+        self.index: _Index | None = None
+        self.work = 0  # writes that were looked at
+        self.is_long = False  # too many: reads order what they have seen
+        self._exact = exact  # whether `read` is called
+        self._sequence = Sequence()
         self._puts = 0  # since the index was made
         self._known: deque[Known] = deque(maxlen=LAYERS)  # each has the writes of the one before
 
+    def begin(self) -> None:
+        """Before the log is gone through again."""
+        self._sequence = Sequence()
+        if self.work > MOST_WORK and not self.is_long:
+            self.is_long, self.writes, self.index = True, {}, None
+            self._known.clear()
+
     def put(self, write: Write) -> None:
         """Know a write, or more of it than before."""
+        if self._exact or self.is_long:
+            self._sequence.put(write)
+        if self.is_long or len(self.writes) > MOST_WRITES:
+            self.work = MOST_WORK + 1
+            return
         self._forget(write)
         self.writes[write.over] = write
         self._puts += 1
         # Now and then a new one is made, which knows what the clocks have come to know.
-        if self._index and (self._puts > len(self.writes) or not self._index.agrees(write)):
-            self._index = None
-
-    def drop(self, over: Any) -> None:
-        """There was no such write."""
-        if self.writes.pop(over, None):
-            self._index, self._order = None, []
+        if self.index and (self._puts > len(self.writes) or not self.index.agrees(write)):
+            self.index = None
 
     def _forget(self, write: Write) -> None:
         """Forget what has been made of a write."""
@@ -119,6 +168,8 @@ class Word:
 
         A clock that knows `who` is that of something that comes after the wait.
         """
+        if self.work > MOST_WORK:  # this time it is in vain
+            return IN_VAIN
         hearing = self._hearing(who, clock)
         seen = frozenset(write.over for write in hearing.needed(compare, value))
         known = hearing.known_by_all(compare, value)
@@ -128,29 +179,9 @@ class Word:
         clock.join(known)
         return Heard(seen, known.masks, known.times)
 
-    def read(self, call: Any, clock: Clock, stamp: int, block: Any) -> Heard:
-        """Let `clock` know the writes that a read has seen in this run, before that stamp.
-
-        They are the last one, and those before it up to one that has replaced the word, and did not
-        read it: the last release, as in C++, and all that its sequence has.
-        """
-        seen = []
-        for write in self._in_order(stamp):
-            if write.call is not call:
-                seen.append(write.over)
-                clock.join(write.told(block))
-                write.over.tell(clock)
-                if not write.goes_on:
-                    break
-        return Heard(frozenset(seen), {}, {})
-
-    def _in_order(self, stamp: int) -> Iterator[Write]:
-        """The writes before a stamp, the last one first."""
-        if len(self._order) != len(self.writes):
-            self._order = sorted((write.stamp, k) for k, write in enumerate(self.writes.values()))
-            self._overs = [*self.writes]
-        for k in range(bisect.bisect_left(self._order, (stamp, -1)) - 1, -1, -1):
-            yield self.writes[self._overs[self._order[k][1]]]
+    def read(self, clock: Clock, stamp: int, block: Any) -> Heard:
+        """Let `clock`, of a thread of a block, know the writes before a stamp, see `Sequence`."""
+        return self._sequence.read(clock, stamp, block)
 
     def replaced(self, who: Bit, clock: Clock, compare: int, value: int) -> Replaced | None:
         """The write that may keep a wait from ending, as its condition does not hold after that.
@@ -158,25 +189,26 @@ class Word:
         All that does not come after the wait may have arrived before its PE looks at the word; if
         the condition does not hold then, the wait never ends.
         """
-        return self._hearing(who, clock).replaced(compare, value)
+        return None if self.is_long else self._hearing(who, clock).replaced(compare, value)
 
     def _hearing(self, who: Bit, clock: Clock) -> _Hearing:
-        if self._index is None:
-            self._index, self._puts = _Index(self.writes.values()), 0
+        if self.index is None:
+            self.index, self._puts = _Index(self.writes.values()), 0
+            self.work += len(self.writes)
             self._known.clear()
-        return _Hearing(self.writes, self._index, self._known_to(clock), who, clock)
+        return _Hearing(self, self.index, self._known_to(clock), who, clock)
 
     def _known_to(self, clock: Clock) -> Known:
         """The writes that a clock knows; kept for those who listen later."""
-        assert self._index is not None
+        assert self.index is not None
         while self._known and not self._known[-1].fits(clock):
             self._known.pop()
         known = self._known[-1] if self._known else Known()
-        new = list(_those_in(self.writes, self._index.bits, clock.masks, known.bits))
+        new = list(_those_in(self.writes, self.index.bits, clock.masks, known.bits))
         if new:
             known = known.with_more(new)
             self._known.append(known)
-        stores = [self.writes[over] for over in self._index.stores if over.known(clock)]
+        stores = [self.writes[over] for over in self.index.stores if over.known(clock)]
         return known.with_more(stores) if stores else known
 
 
@@ -203,6 +235,9 @@ class Heard(NamedTuple):
     times: dict[Any, int]
 
 
+NOTHING, IN_VAIN = Heard(frozenset(), {}, {}), Heard(frozenset(), {}, {0: 0})
+
+
 class Replaced(NamedTuple):
     """A write that may keep a wait from ending."""
 
@@ -213,10 +248,8 @@ class Replaced(NamedTuple):
 class _Hearing:
     """A wait, and what is known of a word's writes when it returns."""
 
-    def __init__(
-        self, writes: dict[Any, Write], index: _Index, known: Known, who: Bit, clock: Clock
-    ) -> None:
-        self._writes, self._index, self._known = writes, index, known
+    def __init__(self, word: Word, index: _Index, known: Known, who: Bit, clock: Clock) -> None:
+        self._word, self._writes, self._index, self._known = word, word.writes, index, known
         self._who, self._clock = who, clock
 
     def needed(self, compare: int, value: int) -> list[Write]:
@@ -227,6 +260,7 @@ class _Hearing:
         needed, left = [], possible
         while left:
             *left, one = left
+            self._word.work += len(possible)
             # What is not left has been seen to be unneeded: let it do.
             kept = {write.over for write in left}
             ordered = sorted(possible, key=lambda write: write.over in kept)
@@ -313,6 +347,7 @@ class _Hearing:
     def _possible(self, places: Iterable[int]) -> Iterator[Write]:
         """The writes there that may or may not have come before the wait."""
         for place in places:
+            self._word.work += 1
             write = self._writes[self._index.overs[place]]
             if self._open(write):
                 yield write

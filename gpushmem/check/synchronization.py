@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,7 +95,7 @@ class Waits:
     """The words, and what was heard of their writes."""
 
     def __init__(self, exact: bool = False) -> None:
-        self.words: dict[Any, Word] = defaultdict(Word)
+        self.words: dict[Any, Word] = defaultdict(partial(Word, exact))
         self.heard: dict[Any, Heard] = {}  # by each wait
         # Whether a read orders what it has seen in this run, not only what it must have seen: for
         # those who look at every other order, too.
@@ -109,6 +110,9 @@ class Waits:
     def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
         self._last = last
+        self.missed, self.not_resident = [], []
+        for word in self.words.values():
+            word.begin()
         for where, store, value, site in stores:
             self._store(where, store, value, site)
         self._places = self._by_space()
@@ -150,7 +154,7 @@ class Waits:
         return found
 
     def find_locks(self) -> None:
-        """When all is known."""
+        """When the log has been gone through, for the next time."""
         self.sections = [sections for where in self.taken if (sections := self._of_lock(where))]
 
     def _of_lock(self, where: Any) -> list[tuple[Bit, Write]]:
@@ -168,15 +172,14 @@ class Waits:
 
     def _hear(
         self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int, block: Any,
-        read: tuple[Any, int] | None = None,
+        stamp: int, *, reads: bool,
     ) -> None:  # fmt: skip
-        """Let a clock know what was seen; `read`: of what is no wait, the call, and its stamp."""
+        """Let a clock know what was seen; `reads`: by what is no wait."""
         word = self.words[where]
         if not self.hears:
             return
-        if self.exact and read is not None:
-            call, stamp = read
-            self.heard[who, index] = word.read(call, clock, stamp, block)
+        if word.is_long or (self.exact and reads):
+            self.heard[who, index] = word.read(clock, stamp, block)
         else:
             self.heard[who, index] = word.hear(who, clock, compare, value, block)
 
@@ -216,8 +219,8 @@ class Waits:
             waits = op.waits
             if waits and looks and truth == INTEGER:
                 waits, compare, expected = False, CMP_EQ, result
-            block, read = pe.block_of(call.who()), None if waits else (call, stamp)
-            self._hear(where, who, index, clock, compare, expected, block, read)
+            block = pe.block_of(call.who())
+            self._hear(where, who, index, clock, compare, expected, block, stamp, reads=not waits)
 
     def _of_other_blocks(
         self, pe: Pe, call: Call, where: Any, clock: Clock, needed: Iterable[Any]
@@ -237,15 +240,18 @@ class Waits:
 
     def _fetch(self, pe: Pe, call: Call, clock: Clock, old: int, stamp: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
-        block = pe.block_of(call.who())
-        self._hear(call.word, call.over(CALLED), 0, clock, CMP_EQ, old, block, (call, stamp))
-        change = call.op.base.removeprefix("atomic_")
+        block, who = pe.block_of(call.who()), call.over(CALLED)
+        self._hear(call.word, who, 0, clock, CMP_EQ, old, block, stamp, reads=True)
+        word, change = self.words[call.word], call.op.base.removeprefix("atomic_")
         if call.update is None or change not in ("compare_swap", "swap"):
             return
-        if change == "compare_swap" and old != call.compare:
-            self.words[call.word].drop(call.update.over)
-            return
-        if old != call.value:
+        if change == "compare_swap":
+            swap, call.swap = call.swap, None
+            if old != call.compare:
+                return
+            if swap is not None:
+                word.put(swap)
+        if old != call.value and not word.is_long:
             self.taken[call.word].append((call.update.over, old))
 
     # --- what is written
@@ -281,8 +287,11 @@ class Waits:
             call.mark(clock, CALLED)
         goes_on = how in CHANGES or call.op.returns.dtype is not None
         call.update = Change(over, how, value)
-        if looked_at:
-            self.words[where].put(Write(*call.update, clock, call, call.stamp, goes_on))
+        write = Write(*call.update, clock, call, call.stamp, goes_on)
+        if looked_at and call.op.base == "atomic_compare_swap":
+            call.swap = write
+        elif looked_at:
+            self.words[where].put(write)
 
     def update(self, pe: Pe, record: Record, words: list[int], clock: Clock) -> Bit:
         """An atomic operation of numba.cuda; returns what a clock has that knows it."""
@@ -294,8 +303,7 @@ class Waits:
         launch.updates += 1
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            read = None, record.stamp
-            self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
+            self._hear(where, step, 0, clock, CMP_EQ, old, block, record.stamp, reads=True)
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
             target = other_pe(where[0], pe.pe)
@@ -319,7 +327,8 @@ class Waits:
             how, stamp = HOW.get(what, "set"), record.stamp
             write = Write(step, how, value, known, by, stamp, True, block, near)
             self.words[where].put(write)
-            if what == CAS or (what == SET and used and old != operand):
+            taken = what == CAS or (what == SET and used and old != operand)
+            if taken and not self.words[where].is_long:
                 self.taken[where].append((step, old))
         step.tell(clock)
         return step
