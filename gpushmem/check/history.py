@@ -163,25 +163,32 @@ class History:
             return clock.has(ENDED, access.pe, 0, access.launch)
         return launch.all_over(block, access.when, clock, access.away, access.writes)
 
+    def _stamp_of(self, access: Access, thread: int) -> int:
+        """A stamp when a thread knew what it knew when it made an access."""
+        if access.clock is not None:
+            return access.stamp
+        return self.pes[access.pe].launches[access.launch].at(thread, access.when)[1]
+
     def excluded(self, first: Access, one: int, second: Access, two: int) -> bool:
         """Whether a lock keeps two accesses apart, whichever comes first.
 
         Each is made after somebody took the lock, and is over, and fenced, when it is given back.
         """
+        both = (first, one), (second, two)
         blocks = [
             self.pes[access.pe].block_of((access.pe, access.launch, thread))
-            for access, thread in ((first, one), (second, two))
+            for access, thread in both
         ]
         block = blocks[0] if blocks[0] == blocks[1] else None
-        for sections in self.waits.sections:
+        for lock in self.waits.locks:
             held = [
                 {
-                    taken
-                    for taken, back in sections
-                    if taken.known(self.clock_of(access, thread))
-                    and self.over(access, thread, back.told(block))
+                    section.taken
+                    for section in lock.around(self._stamp_of(access, thread))
+                    if section.taken.known(self.clock_of(access, thread))
+                    and self.over(access, thread, section.back.told(block))
                 }
-                for access, thread in ((first, one), (second, two))
+                for access, thread in both
             ]
             if held[0] and held[1] and len(held[0] | held[1]) > 1:
                 return True

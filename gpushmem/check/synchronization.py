@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +23,11 @@ from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, XOR
 
-__all__ = ["HOW", "Update", "Waits"]
+__all__ = ["HOW", "Lock", "Section", "Update", "Waits"]
 
 HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
 SETS = "set", "swap", "compare_swap", "p"
+GIVERS = 64  # of the writes that may give a lock back, so many are looked at
 INTEGER, TRUTH = 0, 1  # what a result is
 # Ends of names: one word is enough.
 ANY, SOME = ("_any", "_any_vector"), ("_some", "_some_vector")
@@ -81,6 +83,31 @@ class Store(NamedTuple):
         """Nothing: a clock that had it would have all that was done since the event before."""
 
 
+class Section(NamedTuple):
+    """From where somebody has taken a lock to where it is given back."""
+
+    since: int  # a stamp
+    taken: Bit
+    back: Write
+
+
+class Lock:
+    """A lock: who had it, and when."""
+
+    def __init__(self, sections: list[Section]) -> None:
+        self._sections = sorted(sections)
+        self._since = [section.since for section in self._sections]
+        self._until = [*accumulate((section.back.stamp for section in self._sections), max)]
+
+    def around(self, stamp: int) -> Iterator[Section]:
+        """The sections that begin before a stamp and end after it."""
+        k = bisect_right(self._since, stamp) - 1
+        while k >= 0 and self._until[k] >= stamp:
+            if self._sections[k].back.stamp >= stamp:
+                yield self._sections[k]
+            k -= 1
+
+
 def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
     """Which of the `n` words of a wait, or a test, its result is about."""
     _, status, some = call.contents
@@ -101,7 +128,7 @@ class Waits:
         # those who look at every other order, too.
         self.exact = exact
         self.hears = False  # whether waits order anything yet
-        self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
+        self.locks: list[Lock] = []
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
         # ... and the write of another block that it is for, which may not run at the same time.
@@ -155,17 +182,23 @@ class Waits:
 
     def find_locks(self) -> None:
         """When the log has been gone through, for the next time."""
-        self.sections = [sections for where in self.taken if (sections := self._of_lock(where))]
+        found = (self._sections(where) for where in self.taken)
+        self.locks = [Lock(sections) for sections in found if sections]
 
-    def _of_lock(self, where: Any) -> list[tuple[Bit, Write]]:
+    def _sections(self, where: Any) -> list[Section]:
         """From where a word is changed, by who saw what it was, to where it is that again."""
-        writes = self.words[where].writes.values()
-        sections = []
+        writes, sections = self.words[where].writes, []
+        sets: dict[int | None, list[Write]] = defaultdict(list)
+        for write in sorted(writes.values(), key=lambda write: write.stamp):
+            if write.how == "set":
+                sets[write.value].append(write)
         for taken, free in self.taken[where]:
-            given = (w for w in writes if (w.how, w.value) == ("set", free) and w.over != taken)
-            back = next((w for w in given if taken.known(w.clock)), None)
+            given, since = sets[free], writes[taken].stamp
+            first = bisect_left(given, since, key=lambda write: write.stamp)
+            near = (w for w in given[first : first + GIVERS] if w.over != taken)
+            back = next((w for w in near if taken.known(w.clock)), None)
             if back is not None:
-                sections.append((taken, back))
+                sections.append(Section(since, taken, back))
         return sections
 
     # --- what is heard

@@ -143,7 +143,11 @@ class Clock:
             mine = masks.get(key)
             if mine is None:
                 masks[key] = mask
-            elif mine is not mask:  # copies of a clock share what they have not changed
+            elif mine is mask or (mask.rest == 0 and mask.base <= mine.base):
+                pass  # copies of a clock share what they have not changed
+            elif mine.rest == 0 and mine.base <= mask.base:
+                masks[key] = mask
+            else:
                 masks[key] = mine | mask
 
     def meet(self, other: Clock) -> None:
