@@ -27,7 +27,7 @@ from gpushmem.check import log
 from gpushmem.check.accesses import SHARED_MEMORY, Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
-from gpushmem.check.history import Atomic, Divergence, History, Observer, Turn
+from gpushmem.check.history import Atomic, Divergence, Earlier, History, Observer, Turn
 from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Record, Trace
 from gpushmem.check.pe_memory import CELL, Pe, looked_at, refused, unheard
@@ -68,10 +68,13 @@ OF_UPDATES = {
 
 
 def history(
-    traces: Iterable[Trace], exact: bool = False, operations: Observer | None = None
+    traces: Iterable[Trace],
+    exact: bool = False,
+    operations: Observer | None = None,
+    earlier: Earlier | None = None,
 ) -> History:
-    """What the logs say; `exact`: reads order what they saw in this run (`Waits.exact`)."""
-    made = History(traces, exact)
+    """What the logs say, see `History`; `operations` sees the accesses."""
+    made = History(traces, exact, earlier)
     _Replay(made, operations or Observer()).run()
     return made
 
@@ -215,7 +218,7 @@ class _Replay:
     def _sync(self, pe: Pe, record: Record, words: list[int]) -> None:
         clock = pe.event(record)
         before, one, stream = words[:3]
-        for launch in pe.ended_before(len(pe.launches) + 1, clock):
+        for launch in pe.ended_before(max(pe.launches, default=0) + 1, clock):
             waited = launch.number == one or (launch.number < before and launch.stream >= 0)
             if waited or (stream != 0 and launch.stream == stream):
                 clock.join(launch.ended or Clock())
@@ -400,8 +403,10 @@ class _Replay:
 
     def _done(self, pe: Pe, record: Record, words: list[int]) -> None:
         """A call has returned."""
-        call = pe.current.pop(self._who(record))
+        call = pe.current.pop(self._who(record), None)
         clock = pe.event(record)
+        if call is None:  # of a barrier that is where the part before ends
+            return
         op, facts = call.op, call.op.facts
         if facts.meets:
             self._leave(pe, pe.teams.get(call.team), clock)

@@ -14,22 +14,23 @@ from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
 from gpushmem.check.launches import Launch, Times
 from gpushmem.check.log import SHARED, Record, Trace
-from gpushmem.check.vector_clock import DEFAULT_QPS, ENDED, NONE, Clock
+from gpushmem.check.vector_clock import DEFAULT_QPS, EARLIER, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.ops.row import SIGNAL
-from gpushmem.simt.observe import ATOMIC, LOAD, VALUED
+from gpushmem.simt.observe import ADD, ATOMIC, LOAD, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
 
 CELL = 3  # bits of an offset within a word of 8 bytes
-__all__ = ["CELL", "Pe", "looked_at", "refused", "unheard"]
+__all__ = ["CELL", "Pe", "looked_at", "refused", "unheard", "unheard_sums"]
 
 
 class Pe:
     """One PE."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, teams: dict[int, Any] | None = None) -> None:
         self.pe, self.trace = trace.pe, trace
+        self._teams = teams or {}  # that there were before
         facts = trace.facts
         self.sites = {f["site"]: f["text"] for f in facts if "site" in f}
         # Where the heaps are mapped: this PE's address, bytes from one to the next, how many.
@@ -45,6 +46,7 @@ class Pe:
     def reset(self) -> None:
         """Before the log is gone through again."""
         self.host = Clock()
+        EARLIER.tell(self.host)
         self.time = 0  # events of the host
         self.writes = 0  # by it
         self.launches: dict[int, Launch] = {}
@@ -55,7 +57,7 @@ class Pe:
         self.on_qps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.current: dict[Any, Call] = {}  # the call that a thread is in
         self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
-        self.teams: dict[int, Any] = {}  # number -> members
+        self.teams = dict(self._teams)  # number -> members
 
     def number(self, call: Call) -> None:
         """Give a call its number among those for its target."""
@@ -233,6 +235,16 @@ def refused(records: Any, waits: Iterable[int] = ()) -> Any:
     found = np.zeros(len(records), bool)
     found[places] = bad[call]
     return found
+
+
+def unheard_sums(pe: Pe, records: Any) -> dict[int, int | None]:
+    """What those updates have added to each word; None: they did something else."""
+    words = records["words"][unheard(pe, records)]
+    made: dict[int, int | None] = {}
+    for address in np.unique(words[:, 0]).tolist():
+        here = words[words[:, 0] == address]
+        made[address] = int(here[:, 2].sum()) if (here[:, 1] & 0xFF == ADD).all() else None
+    return made
 
 
 def unheard(pe: Pe, records: Any) -> Any:

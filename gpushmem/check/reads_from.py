@@ -20,9 +20,19 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from operator import add
 from typing import Any, NamedTuple
 
-from gpushmem.check.conditions import Known, Write, fails, first_to_hold, holds, some_without, total
+from gpushmem.check.conditions import (
+    CHANGES,
+    Known,
+    Write,
+    fails,
+    first_to_hold,
+    holds,
+    some_without,
+    total,
+)
 from gpushmem.check.vector_clock import CALLED, DONE, NONE, UPDATED, Bit, Bits, Clock, Masks
 from gpushmem.ops import CMP_EQ
 
@@ -127,8 +137,10 @@ class Sequence:
 class Word:
     """One word."""
 
-    def __init__(self, exact: bool = False) -> None:
-        self.writes: dict[Any, Write] = {}
+    def __init__(self, exact: bool = False, earlier: Write | None = None) -> None:
+        self.writes: dict[Any, Write] = {} if earlier is None else {earlier.over: earlier}
+        self._start = 0 if earlier is None else earlier.value
+        self._number = self._start  # after all that was put, in that order
         self.index: _Index | None = None
         self.work = 0  # writes that were looked at
         self.is_long = False  # too many: reads order what they have seen
@@ -139,7 +151,7 @@ class Word:
 
     def begin(self) -> None:
         """Before the log is gone through again."""
-        self._sequence = Sequence()
+        self._sequence, self._number = Sequence(), self._start
         if self.work > MOST_WORK and not self.is_long:
             self.is_long, self.writes, self.index = True, {}, None
             self._known.clear()
@@ -148,6 +160,9 @@ class Word:
         """Know a write, or more of it than before."""
         if self._exact or self.is_long:
             self._sequence.put(write)
+            number = self._number if write.how != "set" else 0
+            unknown = number is None or write.value is None
+            self._number = None if unknown else CHANGES.get(write.how, add)(number, write.value)
         if self.is_long or len(self.writes) > MOST_WRITES:
             self.work = MOST_WORK + 1
             return
@@ -182,6 +197,17 @@ class Word:
     def read(self, clock: Clock, stamp: int, block: Any) -> Heard:
         """Let `clock`, of a thread of a block, know the writes before a stamp, see `Sequence`."""
         return self._sequence.read(clock, stamp, block)
+
+    def number(self) -> int | None:
+        """What the word is after all writes; None: that is not known."""
+        if self.is_long:
+            return self._number
+        writes = self.writes.values()
+        sets = sorted((w for w in writes if w.how == "set"), key=lambda write: write.stamp)
+        last = sets[-1:]
+        if any(w.value != last[0].value and not last[0].after(w) for w in sets):
+            return None
+        return total(last, [write for write in writes if write.how != "set"])
 
     def replaced(self, who: Bit, clock: Clock, compare: int, value: int) -> Replaced | None:
         """The write that may keep a wait from ending, as its condition does not hold after that.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,15 +15,15 @@ from gpushmem.check.accesses import SHARED_MEMORY, other_pe
 from gpushmem.check.calls import Call, Change
 from gpushmem.check.conditions import CHANGES, Write
 from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM
-from gpushmem.check.log import Record
-from gpushmem.check.pe_memory import Pe
+from gpushmem.check.log import HOST, Record
+from gpushmem.check.pe_memory import Pe, unheard_sums
 from gpushmem.check.reads_from import Heard, Replaced, Word
-from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
+from gpushmem.check.vector_clock import CALLED, EARLIER, UPDATED, Bit, Clock
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
-from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, XOR
+from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE, XOR
 
-__all__ = ["HOW", "Lock", "Section", "Update", "Waits"]
+__all__ = ["HOW", "Lock", "Outcome", "Section", "Update", "Waits"]
 
 HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
 SETS = "set", "swap", "compare_swap", "p"
@@ -83,29 +83,65 @@ class Store(NamedTuple):
         """Nothing: a clock that had it would have all that was done since the event before."""
 
 
+class Outcome(NamedTuple):
+    """What words are after a part of a job."""
+
+    words: dict[Any, int | None]  # their numbers, but for 0; None: it is not known
+    locks: dict[Any, int]  # of those that are taken, what they were before
+
+
 class Section(NamedTuple):
     """From where somebody has taken a lock to where it is given back."""
 
     since: int  # a stamp
     taken: Bit
-    back: Write
+    back: Write | None  # None: it is not given back any more
+    until: int
+    free: int  # what the word is then
 
 
 class Lock:
     """A lock: who had it, and when."""
 
     def __init__(self, sections: list[Section]) -> None:
-        self._sections = sorted(sections)
+        self._sections = sorted(sections, key=lambda section: section.since)
         self._since = [section.since for section in self._sections]
-        self._until = [*accumulate((section.back.stamp for section in self._sections), max)]
+        self._until = [*accumulate((section.until for section in self._sections), max)]
 
     def around(self, stamp: int) -> Iterator[Section]:
         """The sections that begin before a stamp and end after it."""
         k = bisect_right(self._since, stamp) - 1
         while k >= 0 and self._until[k] >= stamp:
-            if self._sections[k].back.stamp >= stamp:
+            if self._sections[k].until >= stamp:
                 yield self._sections[k]
             k -= 1
+
+
+class _Words(dict[Any, Word]):
+    """The words that somebody looks at, as they were before."""
+
+    def __init__(self, exact: bool, before: dict[Any, int | None]) -> None:
+        self._exact, self._before = exact, before
+
+    def __missing__(self, where: Any) -> Word:
+        number = self._before.get(where, 0)
+        by = Update("what was before", "?", Clock(), 0, 0, 0, 0)
+        earlier = Write(EARLIER, "set", number, by.clock, by, -1) if number != 0 else None
+        self[where] = word = Word(self._exact, earlier)
+        return word
+
+
+def _stored(pe: Pe) -> Iterator[tuple[Any, int, int]]:
+    """Memory to which a PE's kernels and its host have stored."""
+    rows = pe.plain[pe.plain["how"] == STORE]
+    for number, low, end in np.unique(rows[["space", "low", "end"]]).tolist():
+        if number != SHARED_MEMORY:
+            yield pe.space(number, 0), low, end
+    records = pe.trace.records
+    hosts = records["words"][records["kind"] == HOST]
+    for address, nbytes, _, stride, times, _ in hosts[hosts[:, 2] == STORE].tolist():
+        space, start = pe.place(address, 0)
+        yield space, start, start + stride * (times - 1) + nbytes
 
 
 def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
@@ -121,14 +157,17 @@ def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
 class Waits:
     """The words, and what was heard of their writes."""
 
-    def __init__(self, exact: bool = False) -> None:
-        self.words: dict[Any, Word] = defaultdict(partial(Word, exact))
+    def __init__(self, exact: bool, before: Outcome) -> None:
+        self._before = before
+        self.words = _Words(exact, before.words)
+        self._totals: dict[Any, tuple[int | None, Any]] = {}  # words that nobody looks at
         self.heard: dict[Any, Heard] = {}  # by each wait
         # Whether a read orders what it has seen in this run, not only what it must have seen: for
         # those who look at every other order, too.
         self.exact = exact
         self.hears = False  # whether waits order anything yet
         self.locks: list[Lock] = []
+        self._sections: dict[Any, list[Section]] = {}
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
         # ... and the write of another block that it is for, which may not run at the same time.
@@ -143,8 +182,12 @@ class Waits:
         for where, store, value, site in stores:
             self._store(where, store, value, site)
         self._places = self._by_space()
+        self._totals = {}
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
         self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
+        for where, free in self._before.locks.items():
+            if where in self.words and not self.words[where].is_long:
+                self.taken[where].append((EARLIER, free))
 
     def _store(self, where: Any, store: Store, value: int, site: str) -> None:
         clock, stamp = store.clock()
@@ -182,23 +225,29 @@ class Waits:
 
     def find_locks(self) -> None:
         """When the log has been gone through, for the next time."""
-        found = (self._sections(where) for where in self.taken)
-        self.locks = [Lock(sections) for sections in found if sections]
+        self._sections = {
+            where: self._sections_of(where, taken) for where, taken in self.taken.items()
+        }
+        self.locks = [Lock(sections) for sections in self._sections.values() if sections]
 
-    def _sections(self, where: Any) -> list[Section]:
-        """From where a word is changed, by who saw what it was, to where it is that again."""
+    def _sections_of(self, where: Any, takers: list[tuple[Bit, int]]) -> list[Section]:
+        """From where a word is changed, by who saw what it was, to where it is that again.
+
+        The last one may go on, or end when all is over.
+        """
         writes, sections = self.words[where].writes, []
         sets: dict[int | None, list[Write]] = defaultdict(list)
         for write in sorted(writes.values(), key=lambda write: write.stamp):
             if write.how == "set":
                 sets[write.value].append(write)
-        for taken, free in self.taken[where]:
+        for taken, free in takers:
             given, since = sets[free], writes[taken].stamp
             first = bisect_left(given, since, key=lambda write: write.stamp)
             near = (w for w in given[first : first + GIVERS] if w.over != taken)
             back = next((w for w in near if taken.known(w.clock)), None)
-            if back is not None:
-                sections.append(Section(since, taken, back))
+            if back is not None or taken == takers[-1][0]:
+                until = sys.maxsize if back is None else back.stamp
+                sections.append(Section(since, taken, back, until, free))
         return sections
 
     # --- what is heard
@@ -325,6 +374,39 @@ class Waits:
             call.swap = write
         elif looked_at:
             self.words[where].put(write)
+        else:
+            self._sum_up(where, write)
+
+    def _sum_up(self, where: Any, write: Write) -> None:
+        """What a word that nobody looks at is now: somebody may look later."""
+        number, by = self._totals.get(where, (self._before.words.get(where, 0), None))
+        who = write.call.who()
+        if write.how == "set":
+            sure = by in (None, who) or write.value == number
+            number, by = write.value if sure else None, who
+        elif number is not None:
+            number = None if write.value is None else CHANGES[write.how](number, write.value)
+        self._totals[where] = number, by
+
+    def outcome(self, pes: Iterable[Pe]) -> Outcome:
+        """What words are at the end."""
+        made = self._before.words | {where: number for where, (number, _) in self._totals.items()}
+        for pe in pes:
+            for address, added in unheard_sums(pe, pe.trace.records).items():
+                where = pe.place(address, 0)
+                before = made.get(where, 0)
+                made[where] = None if added is None or before is None else before + added
+        # What is stored in other ways to words that nobody looks at.
+        for space, start, end in chain.from_iterable(map(_stored, pes)):
+            for where in [w for w in made if w[0] == space and start <= w[1] < end]:
+                made[where] = None
+        made |= {where: word.number() for where, word in self.words.items()}
+        self.find_locks()
+        last = {where: some[-1] for where, some in self._sections.items() if some}
+        taken = {where: one.free for where, one in last.items() if one.back is None}
+        kept = self._before.locks.items() - {(where, made.get(where)) for where in made}
+        words = {where: number for where, number in made.items() if number != 0}
+        return Outcome(words, {where: free for where, free in kept if where not in last} | taken)
 
     def update(self, pe: Pe, record: Record, words: list[int], clock: Clock) -> Bit:
         """An atomic operation of numba.cuda; returns what a clock has that knows it."""

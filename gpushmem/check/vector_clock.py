@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 
 __all__ = [
-    "CALLED", "DEFAULT_QPS", "DONE", "ENDED", "NONE", "OUT", "READ", "SENT", "UPDATED", "Bit",
-    "Bits", "Clock", "Masks", "fenced_on", "is_fenced", "qps_in",
+    "CALLED", "DEFAULT_QPS", "DONE", "EARLIER", "ENDED", "NONE", "OUT", "READ", "SENT", "UPDATED",
+    "Bit", "Bits", "Clock", "Masks", "fenced_on", "is_fenced", "qps_in",
 ]  # fmt: skip
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
-CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
+CALLED, READ, DONE, FENCED, ENDED, UPDATED, BEFORE = range(7)
 # What ends a key of `Clock.times`: of what was stored to other PEs' memory, and has arrived there,
 # or has been fenced (for what arrives before what is written to one PE see `_to`); of loads, and of
 # stores that another PE need not see, but may overwrite.
@@ -271,3 +271,6 @@ class Bit(NamedTuple):
     def tell(self, clock: Clock) -> None:
         """Let a clock have it."""
         clock.put(self[:3], self.bit)
+
+
+EARLIER = Bit(BEFORE, 0, 0, 0)  # all know it: what was before this part of a job
