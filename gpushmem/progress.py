@@ -24,7 +24,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -41,18 +41,20 @@ TOGETHER = 1 << 13  # items, until the next look at the clock
 def progress(what: str, total: int | None = None, *, shown: bool = True) -> Progress:
     """Return a context in which `what` is done in so many steps (None: not known).
 
-    Shows nothing unless `shown`, and standard error is a terminal, and GPUSHMEM_PROGRESS is 1.
+    Shows nothing unless `shown`, standard error is a terminal, GPUSHMEM_PROGRESS is 1, and this is
+    the main thread.
     """
+    shown = shown and threading.current_thread() is threading.main_thread()
     return Progress(what, total, shown and settings.get("GPUSHMEM_PROGRESS") and _on_a_terminal())
 
 
-def watched(what: str, items: Sequence[T], since: float) -> Iterator[T]:
+def watched(what: str, items: Iterable[T], total: int, since: float) -> Iterator[T]:
     """Yield the items; show how many there have been, from a second after the time `since` on."""
-    with progress(what, len(items)) as bar:
-        for start in range(0, len(items), TOGETHER):
-            if time.monotonic() > since + SHOWN:
-                bar.reach(start)
-            yield from items[start : start + TOGETHER]
+    with progress(what, total) as bar:
+        for done, item in enumerate(items):
+            if done % TOGETHER == 0 and time.monotonic() > since + SHOWN:
+                bar.reach(done)
+            yield item
 
 
 def _on_a_terminal() -> bool:

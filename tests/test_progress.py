@@ -54,7 +54,7 @@ WATCHED = """
 import sys, time
 from gpushmem.progress import watched
 began = time.monotonic() - float(sys.argv[1])
-assert list(watched("reading", range(20_000), began)) == list(range(20_000))
+assert list(watched("reading", range(20_000), 20_000, began)) == list(range(20_000))
 """
 
 

@@ -10,8 +10,9 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,8 @@ from gpushmem.check import (
     sarif,
     uninitialized,
 )
-from gpushmem.check.history import History
+from gpushmem.check.history import Earlier, History
+from gpushmem.check.parts import Parts, followed
 from gpushmem.check.suppressions import Known
 from gpushmem.progress import progress
 
@@ -62,8 +64,9 @@ def run_often(run: Callable[[], int], runs: int, seed: int | None, found: Findin
     for k in range(runs):
         seeds = {"GPUSHMEM_SEED": (seed or 0) + k} if runs > 1 or seed is not None else {}
         with recorded() as folder, settings.putting(**seeds):
-            code = run()
-            found.add(folder)
+            with followed(folder, found.add_part) as parts:
+                code = run()
+            found.add_parts(parts)
         if code:
             break
     return code
@@ -94,24 +97,28 @@ FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
 }
 
 
-# In the order in which `report.problems` takes what they find.
+# In the order in which `report.problems` takes what they find, after the races.
 SEARCHES: tuple[Callable[[History], Any], ...] = (
-    races.races, lost_wakeups.missed, lost_wakeups.not_resident, bounds.outside,
-    uninitialized.unwritten,
+    lost_wakeups.missed, lost_wakeups.not_resident, bounds.outside, uninitialized.unwritten,
 )  # fmt: skip
 
 
-def problems(traces: list[log.Trace], exact: bool = False) -> tuple[History, list[report.Problem]]:
-    """What is wrong with a job that was recorded; `exact`: see `happens_before.history`."""
-    began = time.monotonic()
+def problems(
+    traces: list[log.Trace], exact: bool = False, earlier: Earlier | None = None
+) -> tuple[History, list[report.Problem]]:
+    """What is wrong with a job, or a part of it, that was recorded; see `History`."""
+    began, operations = time.monotonic(), races.Operations()
     gc.disable()  # what is made is kept: looking for garbage would take a third of the time
     try:
-        history = happens_before.history(traces, exact)
+        history = happens_before.history(traces, exact, operations, earlier)
     finally:
         gc.enable()
+    searches: tuple[Callable[[History], Any], ...] = (
+        partial(races.races, operations=operations), *SEARCHES,
+    )  # fmt: skip
     long = time.monotonic() - began > LONG
-    with progress("checking: kinds of problems", len(SEARCHES), shown=long) as bar:
-        found = [search(history) for search in bar.each(SEARCHES, lambda one: one.__name__)]
+    with progress("checking: kinds of problems", len(searches), shown=long) as bar:
+        found = [search(history) for search in bar.each(searches)]
     return history, report.problems(history, *found)
 
 
@@ -141,14 +148,30 @@ class Findings:
         self._said: list[str] = []
         self.schedules: dict[str, Any] | None = None  # for programs: those that were run
         self.unchecked: list[str] = []  # what is to be said of what could not be checked
+        self._part: History | None = None  # the last one of the run whose parts are added
 
     def add(self, folder: Path) -> None:
         """Analyse the logs in a folder."""
-        self.take(self.see(list(log.read(folder)))[1])
+        self.add_parts(Parts(folder))
 
-    def see(self, traces: list[log.Trace], exact: bool = False) -> tuple[History, Seen]:
-        """Analyse the logs of a run; `exact`: see `happens_before.history`."""
-        history, found = problems(traces, exact)
+    def add_parts(self, parts: Iterable[list[log.Trace]]) -> None:
+        """Analyse what is left of a run."""
+        for traces in parts:
+            self.add_part(traces)
+        self._part = None
+
+    def add_part(self, traces: list[log.Trace]) -> None:
+        """Analyse the next part of a run."""
+        earlier = self._part.earlier() if self._part is not None else None
+        self._part = None  # before the next one, which is as large
+        self._part, seen = self.see(traces, earlier=earlier)
+        self.take(seen)
+
+    def see(
+        self, traces: list[log.Trace], exact: bool = False, earlier: Earlier | None = None
+    ) -> tuple[History, Seen]:
+        """Analyse the logs of a run, or of a part of it; see `History`."""
+        history, found = problems(traces, exact, earlier)
         form = FORMS[self._form]
         new = {p.key(): form(history, p) for p in self._known.without(history, found)}
         return history, Seen(new, _unchecked(history, traces), self._known)
@@ -170,6 +193,10 @@ class Findings:
     def remark(self, said: list[str]) -> None:
         """Let `remarks` begin with this."""
         self._said = said
+
+    def keys(self) -> set[Any]:
+        """Their kinds, lines and accesses."""
+        return {*self._found}
 
     @property
     def problems(self) -> int:
@@ -196,10 +223,11 @@ def _unchecked(history: History, traces: list[log.Trace]) -> list[str]:
     said = []
     for trace in [each for each in traces if each.lost]:
         n = len(trace.records)
-        disk = "" if n == log.MOST else "the disk had no room for more: set TMPDIR to another, or "
+        disk = "the disk had no room for more: set TMPDIR to another, or " if trace.of_disk else ""
         said.append(
-            f"not all was checked: the log of PE {trace.pe} was full after {n} records; "
-            f"{disk}check a smaller problem, or fewer steps"
+            f"not all was checked: the log of PE {trace.pe} was full {n} records after the PEs "
+            f"had met; {disk}check a smaller problem, or let the hosts of all PEs wait for their "
+            "kernels and meet, in barrier_all(), more often"
         )
     if history.passes:
         said.append(

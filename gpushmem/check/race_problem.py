@@ -10,7 +10,7 @@ from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call
 from gpushmem.check.history import History
-from gpushmem.check.log import MET, OP, PHASE
+from gpushmem.check.log import MET, OP, PHASE, as_records
 from gpushmem.check.memory_names import of_block, of_device, of_heap, of_tensor
 from gpushmem.check.problem import Problem
 from gpushmem.check.races import Race
@@ -204,7 +204,7 @@ class RaceProblem(Problem):
         early, late = (a, b) if _comes_before(b.site, a.site) else (b, a)
         if not len(last) or a.when >> PHASE != b.when >> PHASE:
             return None
-        barrier = pe.site_of(last[0])
+        barrier = pe.site_of(next(as_records(last)))
         between = _comes_before(late.site, barrier) and _comes_before(barrier, early.site)
         return (early.site, late.site) if between else None
 
@@ -312,7 +312,7 @@ class RaceProblem(Problem):
         launch = self.history.pes[first.pe].launches.get(first.launch)
         if launch is None:
             return None
-        since, told = self._stamp(first, one), []
+        since, told = self.history.stamp_of(first, one), []
         for word in self.history.waits.words.values():
             for write in word.writes.values():
                 call = write.call
@@ -322,7 +322,7 @@ class RaceProblem(Problem):
                 if (pe, number) != (first.pe, first.launch) or thread == one:
                     continue
                 near = thread // launch.threads == one // launch.threads
-                when = int(call.record["clock"])
+                when = call.record.clock
                 if (
                     when >> PHASE == first.when >> PHASE and _comes_before(first.site, call.site)
                     if near
@@ -358,20 +358,15 @@ class RaceProblem(Problem):
                     return f"cuda.threadfence{system}() before the {by.what} at {line}"
         return None
 
-    def _stamp(self, access: Access, thread: int) -> int:
-        """The stamp of an access, or of the last event before it."""
-        launches = self.history.pes[access.pe].launches
-        return access.stamp or launches[access.launch].at(thread, access.when)[1]
-
     def _meeting(self) -> Call | None:
         """The first collective of the first's PE between the two."""
         a, pe = self.first, self.history.pes[self.first.pe]
-        start, end = (self._stamp(*one) for one in self.accesses)
+        start, end = (self.history.stamp_of(*one) for one in self.accesses)
         records, rows = pe.trace.records, [k for k, op in enumerate(ROWS) if op.facts.meets]
         between = (records["stamp"] > start) & (records["stamp"] < end)
         found = records[between & (records["kind"] == OP) & np.isin(records["words"][:, 0], rows)]
-        first = min(found, key=lambda record: record["stamp"], default=None)
-        return first and Call(a.pe, ROWS[int(first["words"][0])], first, pe.site_of(first))
+        first = min(as_records(found), key=lambda record: record.stamp, default=None)
+        return first and Call(a.pe, ROWS[first.words[0]], first, pe.site_of(first))
 
     def _told_by(self) -> tuple[Call, bool] | None:
         """The call by which the second learned of the first, and whether a fence is enough.

@@ -70,6 +70,7 @@ class Recorder(ProcessRecorder, Reader):
     @contextmanager
     def meeting(self, what: str) -> Iterator[None]:
         site = self._site()
+        self.arrays()  # a part of the log may end here, see `check.parts`
         self._met = self._log.append(CALL, 0, site, (0,))
         yield
         self._log.append(CALL, 0, site, (1,))
