@@ -31,18 +31,30 @@ from typing import Any, TypeVar
 
 from gpushmem import settings
 
-__all__ = ["Progress", "compiling", "progress"]
+__all__ = ["Progress", "compiling", "progress", "watched"]
 
 T = TypeVar("T")
 BAR = 24  # columns
+TOGETHER = 1 << 13  # items, until the next look at the clock
 
 
 def progress(what: str, total: int | None = None, *, shown: bool = True) -> Progress:
     """Return a context in which `what` is done in so many steps (None: not known).
 
-    Shows nothing unless `shown`, and standard error is a terminal, and GPUSHMEM_PROGRESS is 1.
+    Shows nothing unless `shown`, standard error is a terminal, GPUSHMEM_PROGRESS is 1, and this is
+    the main thread.
     """
+    shown = shown and threading.current_thread() is threading.main_thread()
     return Progress(what, total, shown and settings.get("GPUSHMEM_PROGRESS") and _on_a_terminal())
+
+
+def watched(what: str, items: Iterable[T], total: int, since: float) -> Iterator[T]:
+    """Yield the items; show how many there have been, from a second after the time `since` on."""
+    with progress(what, total) as bar:
+        for done, item in enumerate(items):
+            if done % TOGETHER == 0 and time.monotonic() > since + SHOWN:
+                bar.reach(done)
+            yield item
 
 
 def _on_a_terminal() -> bool:
@@ -91,6 +103,11 @@ class Progress:
         """Count steps that are done; a `text` is shown as by `now`."""
         self._done += steps
         self._text = self._text if text is None else str(text)
+        self._draw()
+
+    def reach(self, done: int) -> None:
+        """So many steps are done."""
+        self._done = done
         self._draw()
 
     def print(self, *values: object) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
+import sys
 import warnings
 from collections.abc import Callable, Generator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,6 +24,7 @@ from gpushmem.errors import ArgumentError, PeerFailed, ShmemError
 __all__ = ["n_pes", "run_pes"]
 
 CHECK, PES = "gpushmem_check", "gpushmem_pes"  # marks
+BUDGET = 60  # seconds
 CHECKED_JOBS = "gpushmem_checked_jobs"  # property of a report
 LONGEST = 150  # name of a folder
 LINES = pytest.StashKey[list[str]]()  # what the report of a test says of its jobs
@@ -40,6 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add(
         "--gpushmem-check-ignore", metavar="FILE", help="known problems that are not to be reported"
     )
+    add(
+        "--gpushmem-check-runs",
+        choices=("all",),
+        help="what is checked is run in every order of its operations on words",
+    )
+    add(
+        "--gpushmem-check-budget",
+        metavar="SECONDS",
+        type=float,
+        help=f"for so long, for each call of run_pes (default: {BUDGET})",
+    )
+    add("--gpushmem-check-schedule", metavar="NAME", help="once, in an order that was reported")
     add(
         "--gpushmem-memory",
         choices=("native", "weak"),
@@ -61,7 +75,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marks, and refuse options that make no sense."""
     config.addinivalue_line(
-        "markers", f"{CHECK}(on=True): whether the checker checks what run_pes runs in this test"
+        "markers",
+        f"{CHECK}(on=True, runs=None, budget=None): whether the checker checks what run_pes runs "
+        "in this test; runs='all': in every order, for at most `budget` seconds",
     )
     config.addinivalue_line(
         "markers", f"{PES}(*numbers): run this test once for each number of PEs (run_pes, n_pes)"
@@ -184,8 +200,9 @@ def _way(item: pytest.Item) -> Callable[..., list[Any]]:
     trace, run = option("gpushmem_trace"), _run
     if trace is not None:
         run = partial(_run_traced, _Folders(Path(trace), item.nodeid, lines))
-    if _is_checked(item):
-        return partial(_run_checked, item, option("gpushmem_check_ignore"), run, how)
+    check = _check_of(item)
+    if check.on:
+        return partial(_run_checked, item, check, option("gpushmem_check_ignore"), run, how)
     how["memory"] = option("gpushmem_memory") or settings.get("GPUSHMEM_MEMORY")
     if how["memory"] == "weak":
         given = settings.is_set("GPUSHMEM_SEED")
@@ -195,16 +212,26 @@ def _way(item: pytest.Item) -> Callable[..., list[Any]]:
     return partial(run, **how)
 
 
-def _is_checked(item: pytest.Item) -> bool:
-    """Whether the jobs of a test are to be checked."""
-    mark = item.get_closest_marker(CHECK)
-    if mark is None:
-        return bool(item.config.getoption("gpushmem_check"))
-    return _is_on(*mark.args, **mark.kwargs)
+class _Check(NamedTuple):
+    """Whether the jobs of a test are checked, and how; the fields are those of the mark."""
+
+    on: bool = True
+    runs: str | None = None
+    budget: float | None = None
+    schedule: str | None = None
 
 
-def _is_on(on: bool = True) -> bool:
-    return on
+def _check_of(item: pytest.Item) -> _Check:
+    """How the jobs of a test are to be checked."""
+    mark, option = item.get_closest_marker(CHECK), item.config.getoption
+    check = _Check(option("gpushmem_check")) if mark is None else _Check(*mark.args, **mark.kwargs)
+    if check.runs not in (None, "all"):
+        raise ArgumentError(f"the mark {CHECK}: runs is 'all', or left out, not {check.runs!r}")
+    return check._replace(
+        runs=check.runs or option("gpushmem_check_runs"),
+        budget=check.budget or option("gpushmem_check_budget") or BUDGET,
+        schedule=option("gpushmem_check_schedule"),
+    )
 
 
 class _Folders:
@@ -229,13 +256,16 @@ def _run_traced(folders: _Folders, *args: Any, **options: Any) -> list[Any]:
 
 
 def _run_checked(
-    item: pytest.Item, known: str | None, run: Callable[..., list[Any]], how: dict[str, Any],
-    *args: Any, **options: Any,
+    item: pytest.Item, check: _Check, known: str | None, run: Callable[..., list[Any]],
+    how: dict[str, Any], *args: Any, **options: Any,
 ) -> list[Any]:  # fmt: skip
     __tracebackhide__ = True
-    _need_records(options.get("backend"))
+    ordered = check.runs is not None or check.schedule is not None
+    _need_records(options.get("backend"), ordered)
     job = partial(run, *args, **{**options, **how, "threads_per_pe": None})
-    results = _checked(job, None if known is None else Path(known))
+    path = None if known is None else Path(known)
+    lines = item.stash[LINES]
+    results = _ordered(job, path, check, lines) if ordered else _checked(job, path)
     item.stash[CHECKED] = item.stash.get(CHECKED, 0) + 1
     return results
 
@@ -264,32 +294,87 @@ def _checked(run: Callable[[], list[Any]], known: Path | None) -> list[Any]:
     __tracebackhide__ = True
     from gpushmem.check import command  # noqa: PLC0415  (heavy, for tests that are checked)
 
-    found, failed = command.Findings(command.Known(known)), None
+    found, first = command.Findings(command.Known(known)), _First(run)
     with command.recorded() as folder:
-        try:
-            results = run()
-        except ShmemError as error:
-            failed = error
+        first()
         found.add(folder)
-    for line in found.unchecked:
-        warnings.warn(f"gpushmem check: {line}", stacklevel=2)
-    if found.problems:
-        pytest.fail("\n".join([found.text(), *([str(failed)] if failed else [])]), pytrace=False)
-    if failed is not None:
-        raise failed.with_traceback(None)
+    return _verdict(found, first)
+
+
+class _First:
+    """A job; of the first run, what it has given."""
+
+    def __init__(self, run: Callable[[], list[Any]]) -> None:
+        self._run, self._has_run = run, False
+        self.results: list[Any] = []
+        self.error: ShmemError | None = None
+
+    def __call__(self) -> int:
+        """Run it; returns an exit code. Later runs say why they have failed."""
+        code = 0
+        try:
+            results, error = self._run(), None
+        except ShmemError as failure:
+            results, error, code = [], failure, 1
+        except KeyboardInterrupt:
+            if not self._has_run:
+                raise
+            return 130  # it was ended: nobody had a turn for long
+        if not self._has_run:
+            self._has_run, self.results, self.error = True, results, error
+        elif error is not None:
+            sys.stderr.write(f"{error}\n")
+        return code
+
+
+def _ordered(
+    run: Callable[[], list[Any]], known: Path | None, check: _Check, lines: list[str]
+) -> list[Any]:
+    """Run a job in every order, or in one, and fail with what is found, or if a run fails."""
+    __tracebackhide__ = True
+    from gpushmem.check import command, every_schedule  # noqa: PLC0415  (heavy)
+
+    found, first = command.Findings(command.Known(known)), _First(run)
+    found.options = "--gpushmem-"
+    if check.schedule is not None:
+        every_schedule.run_by(first, found, every_schedule.load(check.schedule))
+    else:
+        every_schedule.run_all(first, found, check.budget or BUDGET)
+    said = [f"gpushmem check: {line}" for line in found.remarks()]
+    lines += said
+    results = _verdict(found, first)
+    failed = found.schedules["failed"] if found.schedules else []
+    if failed:
+        outputs = [one["output"] for one in failed if one["output"]]
+        pytest.fail("\n".join([*said, *outputs[:1]]), pytrace=False)
     return results
 
 
-def _need_records(backend: str | None) -> None:
+def _verdict(found: Any, first: _First) -> list[Any]:
+    """What the first run has given; fails with the problems that have been found."""
+    __tracebackhide__ = True
+    for line in found.unchecked:
+        warnings.warn(f"gpushmem check: {line}", stacklevel=2)
+    if found.problems:
+        error = [str(first.error)] if first.error else []
+        pytest.fail("\n".join([found.text(), *error]), pytrace=False)
+    if first.error is not None:
+        raise first.error.with_traceback(None)
+    return first.results
+
+
+def _need_records(backend: str | None, ordered: bool) -> None:
     """Raise `ArgumentError` if the PEs cannot be checked."""
     __tracebackhide__ = True
     from gpushmem.backends import registry, selection  # noqa: PLC0415
 
     if settings.memory_is_weak():
         raise ArgumentError("run_pes: the checker needs no weak memory: unset GPUSHMEM_MEMORY")
-    name, able = selection.choose(backend)[0], registry.that_record()
+    able = registry.that_schedule() if ordered else registry.that_record()
+    name = selection.choose(backend)[0]
+    missing = "cannot choose who goes first" if ordered else "records nothing"
     if name not in able:
         raise ArgumentError(
-            f"run_pes: the {name} backend records nothing for the checker; set GPUSHMEM_BACKEND="
+            f"run_pes: the {name} backend {missing} for the checker; set GPUSHMEM_BACKEND="
             f"{' or '.join(able)}"
         )

@@ -50,6 +50,23 @@ def test_a_terminal_shows_steps_and_is_clean_afterwards(steps, tmp_path):
     assert (tmp_path / "out").read_text() == "stirred 0\nstirred 1\nstirred 2\n1 True\n"
 
 
+WATCHED = """
+import sys, time
+from gpushmem.progress import watched
+began = time.monotonic() - float(sys.argv[1])
+assert list(watched("reading", range(20_000), 20_000, began)) == list(range(20_000))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, False), (2, True)])
+def test_what_takes_long_is_shown(tmp_path, seconds, shown):
+    path = tmp_path / "watched.py"
+    path.write_text(WATCHED)
+    with on_a_terminal(path, seconds) as (process, printed):
+        assert process.wait(timeout=30) == 0
+        assert ("reading" in printed() and "16384/20000" in printed()) == shown
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_is_interrupted_leaves_the_cursor(steps, number):
     with on_a_terminal(steps, "wait", raw=True) as (process, printed):

@@ -32,13 +32,13 @@ Found = TypeVar("Found", bound=Any)
 
 
 def as_one(found: Iterable[Found], key: Any, place: Any) -> list[Found]:
-    """Those with one key as one: the first by its place, with how many there are as `seen`."""
+    """Those with one key as one: the first by its place, which are seen as often as all."""
     made: dict[Any, Found] = {}
     for one in found:
         name = key(one)
         other = made.get(name)
         first = one if other is None else min(other, one, key=place)
-        made[name] = first._replace(seen=1 if other is None else other.seen + 1)
+        made[name] = first._replace(seen=one.seen + (0 if other is None else other.seen))
     return [made[name] for name in sorted(made)]
 
 

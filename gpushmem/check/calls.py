@@ -8,13 +8,23 @@ from typing import Any, NamedTuple
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.conditions import Write
 from gpushmem.check.launches import Launch
-from gpushmem.check.log import NO_INTEGER, PHASE
+from gpushmem.check.log import NO_INTEGER, PHASE, Record
 from gpushmem.check.vector_clock import CALLED, DONE, READ, Bit, Clock, is_fenced
 from gpushmem.ops import OPS, QP_DEFAULT
 from gpushmem.ops.roles import QueuePair, QueuePairs
 from gpushmem.ops.row import DATA, READS, Effect, Op
 
-__all__ = ["ROWS", "Call", "Extent", "extent", "gather", "known_to_all", "spread", "threads_of"]
+__all__ = [
+    "ROWS",
+    "Call",
+    "Change",
+    "Extent",
+    "extent",
+    "gather",
+    "known_to_all",
+    "spread",
+    "threads_of",
+]
 
 ROWS = list(OPS.values())
 UP_TO_NOW = 1 << 31  # more events than a thread has between two barriers
@@ -47,28 +57,37 @@ def extent(op: Op, words: list[int]) -> Extent:
     return Extent(effect, address, item, item, stride, max(1, -(-nbytes // max(stride, 1))))
 
 
+class Change(NamedTuple):
+    """How a call updates a word; see `Write`, which has it."""
+
+    over: Bit
+    how: str
+    value: int | None
+
+
 class Call:
     """A call of an operation, as it is replayed."""
 
-    def __init__(self, pe: int, op: Op, record: Any, site: str) -> None:
+    def __init__(self, pe: int, op: Op, record: Record, site: str) -> None:
         self.by, self.op, self.record, self.site = pe, op, record, site
-        words = record["words"].tolist()
-        self.stamp = int(record["stamp"])
+        words = record.words
+        self.stamp = record.stamp
         self.expected, self.scope = words[1] >> 8, words[1] & NO_INTEGER - 1  # effects to come
-        self.pe, self.team, self.compare, self.value = words[2:]
-        if words[1] & NO_INTEGER:
-            self.value = None
+        self.pe, self.team, self.compare, value = words[2:]
+        self.value: Any = None if words[1] & NO_INTEGER else value
         # The queue pair that it uses; the set of those that it orders, if it does not order all.
         self.qp = self.team if op.named(QueuePair) else QP_DEFAULT
         self.qps: int | None = self.value if op.named(QueuePairs) else None
         self.effects: list[Extent] = []
         self.word: Any = None  # what it updates, or looks at
-        self.update: Write | None = None
+        self.update: Change | None = None
+        self.swap: Write | None = None  # a compare_swap's, until it is known to change the word
         # The words: memory, start, bytes of one, how many, whether they are written.
         self.words: list[tuple[Any, int, int, int, bool]] = []
         self.known: Any = None  # the clock with which it began, if it takes a turn
         self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
-        self.bit = 0  # its number among those of its PE for the same target; a signal has the next
+        # Its number among those of its PE for the same target; a signal has the next. How many.
+        self.bit, self.parts = 0, 0
 
     @property
     def fetches(self) -> bool:
@@ -79,19 +98,19 @@ class Call:
 
     def place(self) -> tuple[Any, ...]:
         """Its line, PE, launch, thread and the thread's clock: of each call another one."""
-        return self.site, self.by, *(int(self.record[n]) for n in ("launch", "thread", "clock"))
+        return self.site, self.by, *self.record[2:5]
 
     def who(self) -> tuple[int, int, int]:
         """The PE, launch and thread that make it."""
-        return self.by, int(self.record["launch"]), int(self.record["thread"])
+        return self.by, self.record.launch, self.record.thread
 
-    def over(self, kind: int, signal: bool = False) -> Bit:
-        """What a clock has that knows this of the call."""
-        return Bit(kind, self.by, self.pe, self.bit + signal)
+    def over(self, kind: int, part: int = 0) -> Bit:
+        """What a clock has that knows this of the call; `part`: 1 for its signal."""
+        return Bit(kind, self.by, self.pe, self.bit + part)
 
-    def mark(self, clock: Clock, kind: int, signal: bool = False) -> None:
+    def mark(self, clock: Clock, kind: int, part: int = 0) -> None:
         """Let a clock know this of the call."""
-        clock.put(kind, self.by, self.pe, 1 << self.bit + signal)
+        clock.put((kind, self.by, self.pe), self.bit + part)
 
 
 def threads_of(launch: Launch, call: Call, thread: int) -> tuple[int, int]:
@@ -107,7 +126,7 @@ def threads_of(launch: Launch, call: Call, thread: int) -> tuple[int, int]:
 
 def gather(launch: Launch, call: Call, clock: Clock) -> None:
     """Let who acts for a group know what the others know: all, or of which calls to flush."""
-    thread, when = int(call.record["thread"]), int(call.record["clock"])
+    thread, when = call.record.thread, call.record.clock
     first, last = threads_of(launch, call, thread)
     own = launch.block_of(thread).own
     if call.op.facts.meets and call.scope == 2:  # all that was done before this meeting
@@ -127,7 +146,7 @@ def gather(launch: Launch, call: Call, clock: Clock) -> None:
 
 def known_to_all(launch: Launch, call: Call, clock: Clock) -> Clock:
     """What every thread of a group knows when it calls: what one alone did is not included."""
-    thread = int(call.record["thread"])
+    thread = call.record.thread
     first, last = threads_of(launch, call, thread)
     block = launch.block_of(thread)
     base = block.clocks[-1]
@@ -138,10 +157,10 @@ def known_to_all(launch: Launch, call: Call, clock: Clock) -> Clock:
     return least
 
 
-def spread(launch: Launch, call: Call, record: Any, clock: Clock) -> None:
+def spread(launch: Launch, call: Call, record: Record, clock: Clock) -> None:
     """What the thread that acts for a group now knows of the call, all of the group know."""
-    thread, when = int(record["thread"]), int(record["clock"])
-    stamp = int(record["stamp"])
+    thread, when = record.thread, record.clock
+    stamp = record.stamp
     launch.keep(thread, when, stamp)
     if call.scope == 0:
         return
@@ -162,7 +181,9 @@ def _news(call: Call, clock: Clock) -> Clock:
     news = Clock()
     for kind in (CALLED, READ, DONE):
         key = kind, call.by, call.pe
-        news.know(key, clock.masks.get(key, 0) & 3 << call.bit)
+        for bit in range(call.bit, call.bit + call.parts):
+            if clock.has(*key, bit):
+                news.put(key, bit)
     learned = LEARNED.get(call.op.facts.orders)
     for key, mask in clock.masks.items():
         if learned is not None and learned(key[0]):

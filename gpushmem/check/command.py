@@ -10,8 +10,9 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +27,16 @@ from gpushmem.check import (
     sarif,
     uninitialized,
 )
-from gpushmem.check.history import History
+from gpushmem.check.history import Earlier, History
+from gpushmem.check.parts import Parts, followed
 from gpushmem.check.suppressions import Known
+from gpushmem.progress import progress
 
-__all__ = ["EXIT_CODE", "Findings", "Known", "Seen", "problems", "recorded", "run_often"]
+__all__ = ["EXIT_CODE", "Findings", "Known", "Seen", "When", "problems", "recorded", "run_often"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
+LONG = 1.0  # seconds of analysis, from which on it is shown how far it has come
 LOCK = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -60,8 +64,9 @@ def run_often(run: Callable[[], int], runs: int, seed: int | None, found: Findin
     for k in range(runs):
         seeds = {"GPUSHMEM_SEED": (seed or 0) + k} if runs > 1 or seed is not None else {}
         with recorded() as folder, settings.putting(**seeds):
-            code = run()
-            found.add(folder)
+            with followed(folder, found.add_part) as parts:
+                code = run()
+            found.add_parts(parts)
         if code:
             break
     return code
@@ -92,18 +97,29 @@ FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
 }
 
 
-def problems(traces: list[log.Trace], exact: bool = False) -> tuple[History, list[report.Problem]]:
-    """What is wrong with a job that was recorded; `exact`: see `happens_before.history`."""
+# In the order in which `report.problems` takes what they find, after the races.
+SEARCHES: tuple[Callable[[History], Any], ...] = (
+    lost_wakeups.missed, lost_wakeups.not_resident, bounds.outside, uninitialized.unwritten,
+)  # fmt: skip
+
+
+def problems(
+    traces: list[log.Trace], exact: bool = False, earlier: Earlier | None = None
+) -> tuple[History, list[report.Problem]]:
+    """What is wrong with a job, or a part of it, that was recorded; see `History`."""
+    began, operations = time.monotonic(), races.Operations()
     gc.disable()  # what is made is kept: looking for garbage would take a third of the time
     try:
-        history = happens_before.history(traces, exact)
+        history = happens_before.history(traces, exact, operations, earlier)
     finally:
         gc.enable()
-    return history, report.problems(
-        history, races.races(history), lost_wakeups.missed(history),
-        lost_wakeups.not_resident(history), bounds.outside(history),
-        uninitialized.unwritten(history),
+    searches: tuple[Callable[[History], Any], ...] = (
+        partial(races.races, operations=operations), *SEARCHES,
     )  # fmt: skip
+    long = time.monotonic() - began > LONG
+    with progress("checking: kinds of problems", len(searches), shown=long) as bar:
+        found = [search(history) for search in bar.each(searches)]
+    return history, report.problems(history, *found)
 
 
 class Seen(NamedTuple):
@@ -114,37 +130,73 @@ class Seen(NamedTuple):
     known: Known
 
 
+class When(NamedTuple):
+    """Which runs show a problem, for people and for programs."""
+
+    text: str
+    data: dict[str, Any]
+
+
 class Findings:
     """What has been found in a job, or in several runs of it; `form` is that of the report."""
+
+    options = "--"  # how the names of options begin, in what is said
 
     def __init__(self, known: Known, form: str = "text") -> None:
         self._known, self._form = known, form
         self._found: dict[Any, Any] = {}
         self._said: list[str] = []
+        self.schedules: dict[str, Any] | None = None  # for programs: those that were run
         self.unchecked: list[str] = []  # what is to be said of what could not be checked
+        self._part: History | None = None  # the last one of the run whose parts are added
 
     def add(self, folder: Path) -> None:
         """Analyse the logs in a folder."""
-        self.take(self.see(list(log.read(folder)))[1])
+        self.add_parts(Parts(folder))
 
-    def see(self, traces: list[log.Trace], exact: bool = False) -> tuple[History, Seen]:
-        """Analyse the logs of a run; `exact`: see `happens_before.history`."""
-        history, found = problems(traces, exact)
+    def add_parts(self, parts: Iterable[list[log.Trace]]) -> None:
+        """Analyse what is left of a run."""
+        for traces in parts:
+            self.add_part(traces)
+        self._part = None
+
+    def add_part(self, traces: list[log.Trace]) -> None:
+        """Analyse the next part of a run."""
+        earlier = self._part.earlier() if self._part is not None else None
+        self._part = None  # before the next one, which is as large
+        self._part, seen = self.see(traces, earlier=earlier)
+        self.take(seen)
+
+    def see(
+        self, traces: list[log.Trace], exact: bool = False, earlier: Earlier | None = None
+    ) -> tuple[History, Seen]:
+        """Analyse the logs of a run, or of a part of it; see `History`."""
+        history, found = problems(traces, exact, earlier)
         form = FORMS[self._form]
         new = {p.key(): form(history, p) for p in self._known.without(history, found)}
         return history, Seen(new, _unchecked(history, traces), self._known)
 
-    def take(self, seen: Seen, when: Callable[[], str] | None = None) -> None:
+    def take(self, seen: Seen, when: Callable[[], When] | None = None) -> None:
         """Take what has been found in a run; `when` says which runs show it, if not all do."""
         for key, made in seen.problems.items():
             if key not in self._found:
-                self._found[key] = made if when is None else _with(made, when())
+                self._found[key] = made if when is None else self._with(made, when())
         self.unchecked = seen.unchecked or self.unchecked
         self._known.join(seen.known)
+
+    def _with(self, made: Any, when: When) -> Any:
+        """A problem that is there in some runs only."""
+        if self._form == "text":
+            return f"{made}  {when.text}\n"
+        return made | ({"properties": when.data} if self._form == "sarif" else when.data)
 
     def remark(self, said: list[str]) -> None:
         """Let `remarks` begin with this."""
         self._said = said
+
+    def keys(self) -> set[Any]:
+        """Their kinds, lines and accesses."""
+        return {*self._found}
 
     @property
     def problems(self) -> int:
@@ -156,7 +208,10 @@ class Findings:
         found = [*self._found.values()]
         if self._form == "text":
             return report.text_of(found)
-        return json.dumps(sarif.log_of(found) if self._form == "sarif" else found, indent=1)
+        if self._form == "sarif":
+            return json.dumps(sarif.log_of(found), indent=1)
+        data = found if self.schedules is None else {"problems": found, "schedules": self.schedules}
+        return json.dumps(data, indent=1)
 
     def remarks(self) -> list[str]:
         """What is to be said of known problems, of what could not be checked, and where to read."""
@@ -164,19 +219,15 @@ class Findings:
         return self._said + self._known.remarks() + self.unchecked + page
 
 
-def _with(made: Any, when: str) -> Any:
-    """A problem that is there in some runs only."""
-    return f"{made}  {when}\n" if isinstance(made, str) else made | {"schedule": when}
-
-
 def _unchecked(history: History, traces: list[log.Trace]) -> list[str]:
     said = []
     for trace in [each for each in traces if each.lost]:
         n = len(trace.records)
-        disk = "" if n == log.MOST else "the disk had no room for more: set TMPDIR to another, or "
+        disk = "the disk had no room for more: set TMPDIR to another, or " if trace.of_disk else ""
         said.append(
-            f"not all was checked: the log of PE {trace.pe} was full after {n} records; "
-            f"{disk}check a smaller problem, or fewer steps"
+            f"not all was checked: the log of PE {trace.pe} was full {n} records after the PEs "
+            f"had met; {disk}check a smaller problem, or let the hosts of all PEs wait for their "
+            "kernels and meet, in barrier_all(), more often"
         )
     if history.passes:
         said.append(

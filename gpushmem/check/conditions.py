@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import Any, NamedTuple
 
-from gpushmem.check.vector_clock import Bit, Clock
+from gpushmem.check.vector_clock import NONE, Bit, Clock, Masks
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
 
 __all__ = [
@@ -72,7 +72,7 @@ class Known:
     """Writes that are known to be before a wait, and what they lead to."""
 
     def __init__(self) -> None:
-        self.bits: dict[Any, int] = {}
+        self.bits: Masks = {}
         self.first = 0  # all writes of an index before this one are among them
         self.sets: list[Write] = []  # after which the word was not set again
         self._changes: Any = None  # of that, too: (the last, the others)
@@ -91,17 +91,17 @@ class Known:
 
     def has(self, over: Any) -> bool:
         """Whether a write is one of them."""
-        return isinstance(over, Bit) and bool(self.bits.get(over[:3], 0) >> over.bit & 1)
+        return isinstance(over, Bit) and self.bits.get(over[:3], NONE).has(over.bit)
 
     def fits(self, clock: Clock) -> bool:
         """Whether a clock knows all of them."""
         masks = clock.masks
-        return all(masks.get(key, 0) & bits == bits for key, bits in self.bits.items())
+        return all(masks.get(key, NONE).covers(bits) for key, bits in self.bits.items())
 
     def _add(self, write: Write) -> None:
         if isinstance(write.over, Bit):
             key = write.over[:3]
-            self.bits[key] = self.bits.get(key, 0) | 1 << write.over.bit
+            self.bits[key] = self.bits.get(key, NONE).plus(write.over.bit)
         replaced = write.over.known(self._set_clock)
         if write.how == "set":
             self._set_clock.join(write.clock)

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from gpushmem import code_store
 from gpushmem.check import command, log
@@ -70,6 +70,7 @@ def run_all(
             every.go_on(end, jobs or len(os.sched_getaffinity(0)), bar)
         every.foresee()
     found.remark(every.remarks(min(seconds, time.monotonic() - end + seconds)))
+    found.schedules = every.data()
     return every.code
 
 
@@ -142,7 +143,7 @@ class _Every:
         self._run, self._found = run, found
         self._exploration = Exploration()
         self._not_followed, self._not_ended = 0, 0
-        self._failed = 0  # runs
+        self._failed: list[dict[str, Any]] = []  # runs
         self._foreseen: command.Seen | None = None
         self._seconds = 0.0  # that the first one took
         self.code = 0
@@ -152,13 +153,28 @@ class _Every:
         self._exploration.add(result.run._replace(chain=chain))
         self._not_followed += not result.followed
         self._seconds = self._seconds or result.seconds
-        self._found.take(result.seen, partial(_only_if, chain, threads) if chain else None)
+        self._found.take(result.seen, partial(self._only_if, chain, threads) if chain else None)
         self._foreseen = self._foreseen or result.foreseen
         if result.code:
-            self.code, self._failed = self.code or result.code, self._failed + 1
+            self.code = self.code or result.code
+            name = _name(result.run.threads if not chain else threads)
+            self._failed.append(
+                {"schedule": name, "only_if": _shown(chain), "code": result.code,
+                 "polls": result.stuck, "output": ""}
+            )  # fmt: skip
             if not chain:
-                name = _repeat(result.run.threads)
-                sys.stderr.write(f"gpushmem check: the job fails in its first run; {name}\n")
+                again = self._again(name)
+                sys.stderr.write(f"gpushmem check: the job fails in its first run; {again}\n")
+
+    def _only_if(self, chain: tuple[str, ...], threads: list[int]) -> command.When:
+        """Which runs show a problem."""
+        name = _name(threads)
+        data = {"schedule": name, "only_if": _shown(chain)}
+        return command.When(f"only if {_text(chain)}; {self._again(name)}", data)
+
+    def _again(self, name: str) -> str:
+        """How to run a schedule again."""
+        return f"repeat it with {self._found.options}check-schedule {name}"
 
     def _made(self, threads: list[int]) -> _Result:
         longest = max(PATIENCE, 5 * self._seconds)
@@ -167,9 +183,8 @@ class _Every:
     def foresee(self) -> None:
         """Where not all schedules have been run, take what the first one tells of others."""
         if self._foreseen is not None and self.left:
-            self._found.take(
-                self._foreseen, lambda: "as the first run tells of orders that were not tried"
-            )
+            told = "as the first run tells of orders that were not tried"
+            self._found.take(self._foreseen, lambda: command.When(told, {"schedule": None}))
 
     @property
     def left(self) -> int:
@@ -208,17 +223,22 @@ class _Every:
             raise ShmemError(f"--check-runs all: a run ended without a result:\n{output}")
         result = pickle.loads(data)  # noqa: S301  (of a process of our own)
         self.take(result, one.threads, one.chain)
-        if result.code and self._failed <= FAILURES:
+        if result.code and len(self._failed) <= FAILURES:
             fails = "does not end: threads poll for ever" if result.stuck else "fails"
             head = f"gpushmem check: the job {fails}, if {_text(one.chain)}"
-            output = "" if result.stuck else output
-            sys.stderr.write(f"{head}; {_repeat(one.threads)}\n{output}")
+            self._failed[-1]["output"] = output = "" if result.stuck else output
+            sys.stderr.write(f"{head}; {self._again(self._failed[-1]['schedule'])}\n{output}")
+
+    def data(self) -> dict[str, Any]:
+        """The same as `remarks`, and which schedules fail, for programs."""
+        n, left = self._exploration.schedules, self.left
+        return {"run": n, "all": not left, "at_least": n + left, "failed": self._failed}
 
     def remarks(self, seconds: float) -> list[str]:
         """How many schedules have been run, of how many."""
         n, left = self._exploration.schedules, self.left
         schedules = f"{n} schedule{'s' * (n != 1)}"
-        fails = f"; the job fails in {self._failed}" if self._failed else ""
+        fails = f"; the job fails in {len(self._failed)}" if self._failed else ""
         if not left:
             of = f" ({self._exploration.orders()})"
             if self._found.problems or self.code:
@@ -228,7 +248,7 @@ class _Every:
         no_problem = "" if self._found.problems or self.code else "no problem in "
         said = [f"{no_problem}{schedules}, of at least {n + left}, in {seconds:.3g} s{fails}"]
         if self._exploration.more() or self._not_ended:
-            said[0] += "; --check-budget gives more time"
+            said[0] += f"; {self._found.options}check-budget gives more time"
         if self._not_followed:
             said.append(
                 f"{self._not_followed} orders could not be followed: a thread waits there for what "
@@ -242,25 +262,25 @@ class _Every:
         return said
 
 
+def _shown(chain: tuple[str, ...]) -> list[str]:
+    """Which operations change places, each once."""
+    return [*dict.fromkeys(chain)]
+
+
 def _text(chain: tuple[str, ...]) -> str:
-    """Which operations change places, the last three."""
-    chain = tuple(dict.fromkeys(chain))
-    return "..., " * (len(chain) > SHOWN) + ", and ".join(chain[-SHOWN:])
+    """The last three of them."""
+    shown = _shown(chain)
+    return "..., " * (len(shown) > SHOWN) + ", and ".join(shown[-SHOWN:])
 
 
-def _only_if(chain: tuple[str, ...], threads: list[int]) -> str:
-    """Which runs show a problem."""
-    return f"only if {_text(chain)}; {_repeat(threads)}"
-
-
-def _repeat(threads: list[int]) -> str:
-    """How to run a schedule again."""
+def _name(threads: list[int]) -> str:
+    """The name of a schedule, by which it can be run again."""
     text = json.dumps(threads)
     name = blake2b(text.encode(), digest_size=4).hexdigest()
     with suppress(OSError):
         code_store.folder().mkdir(parents=True, exist_ok=True)
         (code_store.folder() / f"{name}{SUFFIX}").write_text(text)
-    return f"repeat it with --check-schedule {name}"
+    return name
 
 
 # --- runs in processes of their own
@@ -292,6 +312,8 @@ def _start(
             nothing = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((nothing, 0), (output.fileno(), 1), (output.fileno(), 2)):
                 os.dup2(source, target)
+            # pytest has others in their place.
+            sys.stdout, sys.stderr = (open(fd, "w", 1, closefd=False) for fd in (1, 2))  # noqa: SIM115
             result = pickle.dumps(made())
             with open(writer, "wb") as file:
                 file.write(result)

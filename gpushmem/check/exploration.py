@@ -38,7 +38,7 @@ from gpushmem.check.conditions import CHANGES, holds
 from gpushmem.check.history import History, Turn
 from gpushmem.check.pe_memory import CELL
 from gpushmem.check.turns import CHANGES_NOTHING, argument_of, named, thread_named
-from gpushmem.check.vector_clock import Bit
+from gpushmem.check.vector_clock import NONE, Bit, Masks
 from gpushmem.ops import CMP_GE, CMP_GT
 
 __all__ = ["Event", "Exploration", "Loops", "Run", "Word", "neighbours", "run_of", "waits_for"]
@@ -76,7 +76,7 @@ class Event(NamedTuple):
     reads: bool  # whether what it returns depends on the words
     wait: Wait | None
     over: Bit | None  # what a clock has that knows of it
-    known: dict[Any, int]  # masks of the clock with which it began
+    known: Masks  #  of the clock with which it began
 
 
 class Alternative(NamedTuple):
@@ -226,7 +226,7 @@ class _Schedule:
             self._number.append(0 if before is None else self._number[before] + 1)
             fixed = 0 if before is None else 1 << before
             for key, bits in seen.items():
-                for bit in _bits(event.known.get(key, 0) & bits):
+                for bit in _bits(event.known.get(key, NONE).above(0) & bits):
                     fixed |= 1 << at[key, bit]
             self.fixed.append(fixed)
             close = self._close(j)

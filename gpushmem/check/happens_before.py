@@ -14,8 +14,10 @@ system", 1978; complete and incomplete operations as in OpenSHMEM 1.5, sections 
 
 from __future__ import annotations
 
+import time
+from bisect import bisect, bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,12 +25,12 @@ import numpy as np
 
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check import log
-from gpushmem.check.accesses import Access
+from gpushmem.check.accesses import SHARED_MEMORY, Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
-from gpushmem.check.history import Atomic, Divergence, History, Turn
+from gpushmem.check.history import Atomic, Divergence, Earlier, History, Observer, Turn
 from gpushmem.check.launches import OF_SYSTEM, Launch
-from gpushmem.check.log import CALL_OF_WARP, Trace
+from gpushmem.check.log import CALL_OF_WARP, Record, Trace, as_records
 from gpushmem.check.pe_memory import CELL, Pe, looked_at, refused, unheard
 from gpushmem.check.synchronization import HOW, Update
 from gpushmem.check.turns import CHANGES_NOTHING, changes_nothing
@@ -45,6 +47,7 @@ from gpushmem.check.vector_clock import (
 )
 from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
+from gpushmem.progress import watched
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
 __all__ = ["history"]
@@ -56,6 +59,7 @@ LOOKS = [
     and (op.waits or op.returns.dtype is not None)
 ]  # fmt: skip
 WAITS = [number for number, op in enumerate(ROWS) if op.waits]
+AT_ONCE = 1 << 13  # events that are read together
 PASSES = 64  # at most, until waits order nothing new
 TURN = {log.DONE: 3, log.UPDATE: 5}  # which word of a record is the number of its turn
 OF_UPDATES = {
@@ -65,18 +69,26 @@ OF_UPDATES = {
 }  # fmt: skip
 
 
-def history(traces: Iterable[Trace], exact: bool = False) -> History:
-    """What the logs say; `exact`: reads order what they saw in this run (`Waits.exact`)."""
-    made = History(traces, exact)
-    _Replay(made).run()
+def history(
+    traces: Iterable[Trace],
+    exact: bool = False,
+    operations: Observer | None = None,
+    earlier: Earlier | None = None,
+) -> History:
+    """What the logs say, see `History`; `operations` sees the accesses."""
+    made = History(traces, exact, earlier)
+    _Replay(made, operations or Observer()).run()
     return made
 
 
 class _Replay:
     """Goes through all events, in an order that agrees with what depended on what."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, operations: Observer) -> None:
         self.history, self.pes, self.waits = history, history.pes, history.waits
+        self._operations = operations
+        self._plain = _plain(self.pes.values())
+        self._began = time.monotonic()
         self._turns = any(
             (pe.trace.records["words"][pe.trace.records["kind"] == kind, word] > 0).any()
             for pe in self.pes.values()
@@ -85,50 +97,65 @@ class _Replay:
         self._looked_at: set[int] = set()
         for pe in self.pes.values():
             self._looked_at |= looked_at(pe, pe.trace.records, LOOKS)
-        self._events = self._sorted()
+        self._order = self._sorted()
 
-    def _sorted(self) -> list[tuple[Pe, Any]]:
-        events: list[tuple[int, int, int]] = []
+    def _sorted(self) -> Any:
+        """The events in order: of each its PE, and which of its records it is."""
+        parts = [np.zeros((3, 0), np.int64)]
         for pe in self.pes.values():
             records = pe.trace.records
             left_out = refused(records, WAITS if self._turns else ())
             if not self._turns:
                 left_out |= unheard(pe, records)
             places = np.flatnonzero((records["kind"] > log.ACCESS) & ~left_out)
-            stamps = records["stamp"][places].tolist()
-            events += ((stamp, pe.pe, k) for stamp, k in zip(stamps, places.tolist(), strict=True))
-        events.sort()
-        return [(self.pes[pe], self.pes[pe].trace.records[k]) for _, pe, k in events]
+            parts.append(np.stack([records["stamp"][places], np.full(len(places), pe.pe), places]))
+        stamps, pes, places = np.concatenate(parts, axis=1)
+        return np.stack([pes, places])[:, np.lexsort((places, pes, stamps))]
+
+    def _events(self) -> Iterator[tuple[Pe, Record]]:
+        """The events in order."""
+        for first in range(0, self._order.shape[1], AT_ONCE):
+            pes, places = self._order[:, first : first + AT_ONCE]
+            read = {}
+            for pe in np.unique(pes).tolist():
+                read[pe] = as_records(self.pes[pe].trace.records[places[pes == pe]])
+            for pe in pes.tolist():
+                yield self.pes[pe], next(read[pe])
 
     def run(self) -> None:
-        """Go through all events, until waits order nothing new; then collect the accesses.
+        """Go through all events, until waits order nothing new, and collect the accesses.
 
         The first time waits order nothing, but all writes become known, also those that come later.
-        Where nobody looks at a word, there is nothing to learn.
+        Where nobody looks at a word, there is nothing to learn. Which time is the last one is not
+        known before: what was collected is thrown away if waits have ordered more.
         """
         if not self._looked_at:
             self._pass(collect=True)
             return
         self._pass(collect=False)
         self.waits.hears, stores = True, self.waits.stores(self.pes.values())
-        for _ in range(PASSES):
+        for k in range(PASSES):
             before = dict(self.waits.heard)
-            self._pass(stores, collect=False)
-            if self.waits.heard == before:
-                break
-        else:
-            self.history.passes = PASSES
-        self._pass(stores, collect=True)
-        self.waits.find_locks()
+            self.waits.find_locks()
+            self._pass(stores, collect=k > 0)
+            if k > 0 and self.waits.heard == before:
+                return
+        self.history.passes = PASSES
 
     def _pass(self, stores: Iterable[Any] = (), *, collect: bool) -> None:
         self.waits.begin(stores, last=collect)
         for pe in self.pes.values():
             pe.reset()
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
+        self._sent: dict[Any, Clock] = {}  # messages between hosts
         self._collect = collect
-        for pe, record in self._events:
-            HANDLERS[int(record["kind"])](self, pe, record, record["words"].tolist())
+        if collect:
+            self.history.forget()
+            self._operations.begin()
+            self._repeated: set[Any] = set()  # what says of an access that it is made again
+        n = self._order.shape[1]
+        for pe, record in watched("checking: events", self._events(), n, self._began):
+            HANDLERS[record.kind](self, pe, record, record.words)
         for pe in self.pes.values() if collect and self._turns else ():
             for call in pe.current.values():
                 if call.op.waits and call.known is not None:
@@ -136,30 +163,43 @@ class _Replay:
 
     def _add(self, access: Access) -> None:
         if self._collect:
-            self.history.accesses.append(access)
+            self._operations.see(self.history, access)
+            if self._is_new(access):
+                self.history.accesses.append(access)
 
-    def _keep(self, pe: Pe, record: Any) -> None:
-        launch = int(record["launch"])
+    def _is_new(self, access: Access) -> bool:
+        """Whether an access says more than those that its thread has made there before."""
+        made = access._replace(when=0, call=None, over=None, clock=None, stamp=0)
+        if made not in self._repeated:
+            self._repeated.add(made)
+            return True
+        lows, ends = self._plain.get(access.space, ((), ()))
+        near = bisect(ends, access.low) < bisect_left(lows, access.end)
+        if near or access.low >> CELL not in self._looked_at:
+            return near
+        word = self.waits.words.get((access.space, access.low))
+        return word is None or not word.is_long
+
+    def _keep(self, pe: Pe, record: Record) -> None:
+        launch = record.launch
         if launch:
-            pe.launches[launch].keep(
-                int(record["thread"]), int(record["clock"]), int(record["stamp"])
-            )
+            pe.launches[launch].keep(record.thread, record.clock, record.stamp)
 
-    def _who(self, record: Any) -> Any:
-        return int(record["launch"]), int(record["thread"])
+    def _who(self, record: Record) -> Any:
+        return record.launch, record.thread
 
     # --- launches and the host
 
-    def _submit(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _submit(self, pe: Pe, record: Record, words: list[int]) -> None:
         number, threads, stream, live, resident = words[:5]
         clock = pe.event(record)
         times = pe.times_of(number)
         pe.launches[number] = launch = Launch(pe.pe, number, threads, stream, clock.copy(), times)
         launch.site, launch.live, launch.resident = pe.site_of(record), live, bool(resident)
 
-    def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
-        launch = pe.launches[int(record["launch"])]
-        launch.begun, launch.stamp = launch.submitted.copy(), int(record["stamp"])
+    def _begin(self, pe: Pe, record: Record, words: list[int]) -> None:
+        launch = pe.launches[record.launch]
+        launch.begun, launch.stamp = launch.submitted.copy(), record.stamp
         for other in pe.ended_before(launch.number, launch.begun):
             # The default stream, 0, waits for all others, and they for it; -1 is none of them.
             if -1 not in (launch.stream, other.stream) and (
@@ -168,27 +208,27 @@ class _Replay:
                 launch.begun.join(other.ended or Clock())
         launch.begun.forget_threads()
 
-    def _end(self, pe: Pe, record: Any, words: list[int]) -> None:
-        launch = pe.launches[int(record["launch"])]
+    def _end(self, pe: Pe, record: Record, words: list[int]) -> None:
+        launch = pe.launches[record.launch]
         launch.ended = launch.begun.copy()
         for block in launch.blocks.values():
             launch.ended.join(block.clocks[-1])
             for clock in block.own.values():
                 launch.ended.join(clock)
-        launch.ended.put(ENDED, pe.pe, 0, 1 << launch.number)
-        pe.ended |= 1 << launch.number
+        launch.ended.put((ENDED, pe.pe, 0), launch.number)
+        pe.ended = pe.ended.plus(launch.number)
         launch.ended.forget_threads()
 
-    def _sync(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _sync(self, pe: Pe, record: Record, words: list[int]) -> None:
         clock = pe.event(record)
         before, one, stream = words[:3]
-        for launch in pe.ended_before(pe.ended.bit_length(), clock):
+        for launch in pe.ended_before(max(pe.launches, default=0) + 1, clock):
             waited = launch.number == one or (launch.number < before and launch.stream >= 0)
             if waited or (stream != 0 and launch.stream == stream):
                 clock.join(launch.ended or Clock())
         clock.forget_threads()
 
-    def _call(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _call(self, pe: Pe, record: Record, words: list[int]) -> None:
         clock = pe.event(record)
         if words[0] == 0:
             clock.complete(pe.pe)
@@ -205,7 +245,7 @@ class _Replay:
             clock.join(other)
         clock.forget_threads()
 
-    def _host(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _host(self, pe: Pe, record: Record, words: list[int]) -> None:
         access = self._by_host(pe, record, words)
         self._add(access)
         if access.writes:
@@ -214,44 +254,51 @@ class _Replay:
             parts = [address + k * stride for k in range(times)]
             self._host_wrote(pe, record, parts, nbytes, None)
 
-    def _exposed(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _exposed(self, pe: Pe, record: Record, words: list[int]) -> None:
         access = self._by_host(pe, record, words)
         if self._collect:
             self.history.exposed.append(access)
 
-    def _by_host(self, pe: Pe, record: Any, words: list[int]) -> Access:
-        clock, launch = pe.event(record), int(record["launch"])  # of a copy that it has queued
-        when = int(record["clock"]) if launch else pe.time
+    def _by_host(self, pe: Pe, record: Record, words: list[int]) -> Access:
+        clock, launch = pe.event(record), record.launch  # of a copy that it has queued
+        when = record.clock if launch else pe.time
         address, nbytes, how, stride, times = words[:5]
         space, start = pe.place(address, 0)
         return Access(
             space, start, nbytes, stride, times, how == STORE, False, pe.pe, launch, 0, 0, when,
-            pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
+            pe.site_of(record), None, None, None, clock.copy(), record.stamp,
         )  # fmt: skip
 
-    def _value(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _value(self, pe: Pe, record: Record, words: list[int]) -> None:
         address, nbytes, value = words[:3]
         self._host_wrote(pe, record, [address], nbytes, value)
 
     def _host_wrote(
-        self, pe: Pe, record: Any, parts: list[int], nbytes: int, value: int | None
+        self, pe: Pe, record: Record, parts: list[int], nbytes: int, value: int | None
     ) -> None:
         """The host has written to memory where there may be words that PEs wait for."""
-        over, launch = Bit(UPDATED, pe.pe, 0, pe.writes), int(record["launch"])
+        over, launch = Bit(UPDATED, pe.pe, 0, pe.writes), record.launch
         clock = pe.launches[launch].clock(0) if launch else pe.host
         over.tell(clock)
-        when = int(record["clock"]) if launch else pe.time
+        when = record.clock if launch else pe.time
         by = Update("host's write", pe.site_of(record), clock.copy(), pe.pe, launch, 0, when)
-        write = Write(over, "set", value, by.clock, by, int(record["stamp"]))
+        write = Write(over, "set", value, by.clock, by, record.stamp)
         for address in parts:
             self.waits.wrote(pe.place(address, 0), nbytes, write)
 
-    def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _message(self, pe: Pe, record: Record, words: list[int]) -> None:
+        clock, message = pe.event(record), tuple(words[1:])
+        if words[0] == 0:
+            self._sent[message] = clock.copy()
+        elif message in self._sent:
+            clock.join(self._sent[message])
+
+    def _team(self, pe: Pe, record: Record, words: list[int]) -> None:
         pe.teams[words[0]] = pe.members[words[1]]
 
     # --- atomic operations of numba.cuda
 
-    def _update(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _update(self, pe: Pe, record: Record, words: list[int]) -> None:
         clock = pe.event(record)
         before = clock.copy() if words[TURN[log.UPDATE]] and self._collect else None
         over = self.waits.update(pe, record, words, clock)
@@ -259,63 +306,63 @@ class _Replay:
         if before is not None:
             self.history.turns.append(_turn_of_update(pe, record, words, over, before))
 
-    def _threadfence(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _threadfence(self, pe: Pe, record: Record, words: list[int]) -> None:
         clock = pe.event(record)
-        scope, thread = words[0], int(record["thread"])
+        scope, thread = words[0], record.thread
         if scope == OF_SYSTEM:
             clock.stores_are(OUT, pe.pe)
-        launch = pe.launches[int(record["launch"])]
+        launch = pe.launches[record.launch]
         launch.release([thread], clock.copy(), scope)
-        launch.acquire(range(thread, thread + 1), int(record["clock"]), scope)
+        launch.acquire(range(thread, thread + 1), record.clock, scope)
         self._keep(pe, record)
 
     # --- barriers of kernels
 
-    def _met(self, pe: Pe, record: Any, words: list[int]) -> None:
-        launch = pe.launches[int(record["launch"])]
+    def _met(self, pe: Pe, record: Record, words: list[int]) -> None:
+        launch = pe.launches[record.launch]
         number, phase = words[:2]
         block = launch.block(number)
         clock = block.clocks[-1].copy()
         for own in block.own.values():
             clock.join(own)
         threads = range(number * launch.threads, (number + 1) * launch.threads)
-        launch.acquire(threads, int(record["clock"]))
+        launch.acquire(threads, record.clock)
         block.own = {}
         for key in [k for k in clock.times if k[:2] == (pe.pe, launch.number) and len(k) == 3]:
             if key[2] // launch.threads == number:
                 del clock.times[key]  # it follows from the meeting
         clock.times[pe.pe, launch.number, "block", number] = phase
-        block.met(phase, clock, int(record["stamp"]))
+        block.met(phase, clock, record.stamp)
         block.barriers.append(phase)
 
-    def _diverged(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _diverged(self, pe: Pe, record: Record, words: list[int]) -> None:
         """A block has met at two barriers."""
         if self._collect:
             one, two = pe.sites.get(words[0], "?"), pe.site_of(record)
-            launch, thread = int(record["launch"]), int(record["thread"])
+            launch, thread = record.launch, record.thread
             self.history.divergences.append(
                 Divergence(pe.pe, launch, (words[1], one), (thread, two))
             )
 
-    def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _arrived(self, pe: Pe, record: Record, words: list[int]) -> None:
         clock = pe.event(record)
-        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        launch.acquire(range(thread, thread + 1), int(record["clock"]))
+        launch, thread = pe.launches[record.launch], record.thread
+        launch.acquire(range(thread, thread + 1), record.clock)
         self._keep(pe, record)
         group = self._group(launch, thread, words)
         launch.came[group, thread] += 1  # some may be at the next meeting before others have left
         meeting = launch.groups[group, launch.came[group, thread]]
         meeting.clock.join(clock)
-        meeting.came[thread] = int(record["clock"])
+        meeting.came[thread] = record.clock
 
-    def _contents(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _contents(self, pe: Pe, record: Record, words: list[int]) -> None:
         which, index, number = words[:3]
         pe.current[self._who(record)].contents[which][index] = number
 
-    def _left(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _left(self, pe: Pe, record: Record, words: list[int]) -> None:
         clock = pe.event(record)
-        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        launch.acquire(range(thread, thread + 1), int(record["clock"]))
+        launch, thread = pe.launches[record.launch], record.thread
+        launch.acquire(range(thread, thread + 1), record.clock)
         if words[0] != CALL_OF_WARP:  # of that it knows already, see `spread`
             group = self._group(launch, thread, words)
             meeting = launch.groups[group, launch.came[group, thread]]
@@ -332,13 +379,13 @@ class _Replay:
 
     # --- operations
 
-    def _op(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _op(self, pe: Pe, record: Record, words: list[int]) -> None:
         call = Call(pe.pe, ROWS[words[0]], record, pe.site_of(record))
         pe.current[self._who(record)] = call
         if not call.expected:
             self._perform(pe, call)
 
-    def _effect(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _effect(self, pe: Pe, record: Record, words: list[int]) -> None:
         call = pe.current[self._who(record)]
         call.effects.append(extent(call.op, words))
         call.record = record
@@ -351,49 +398,52 @@ class _Replay:
         clock = pe.event(record)
         pe.number(call)
         known = clock  # what all who call knew before
-        if call.scope and int(record["launch"]):
-            launch = pe.launches[int(record["launch"])]
+        if call.scope and record.launch:
+            launch = pe.launches[record.launch]
             known = known_to_all(launch, call, clock)
             gather(launch, call, clock)
         _put_in_order(pe, call, clock)
         if op.facts.meets:
             self._arrive(pe, pe.teams.get(call.team), clock)
-        if op.facts.orders and op.facts.orders != "flush" and int(record["launch"]):
-            launch = pe.launches[int(record["launch"])]
-            thread = int(record["thread"])
+        if op.facts.orders and op.facts.orders != "flush" and record.launch:
+            launch = pe.launches[record.launch]
+            thread = record.thread
             threads = range(*threads_of(launch, call, thread))
             launch.release(threads, clock.copy(), OF_SYSTEM)
-            launch.acquire(threads, int(record["clock"]))
+            launch.acquire(threads, record.clock)
         if call.effects:
             if self._turns and self._collect:
                 call.known = clock.copy()
             self._effects(pe, call, known)
-            call.mark(clock, CALLED)
-            call.mark(clock, CALLED, signal=True)
+            for part in range(call.parts):
+                call.mark(clock, CALLED, part)
         self._spread(pe, record, call, clock)
 
-    def _done(self, pe: Pe, record: Any, words: list[int]) -> None:
+    def _done(self, pe: Pe, record: Record, words: list[int]) -> None:
         """A call has returned."""
-        call = pe.current.pop(self._who(record))
+        call = pe.current.pop(self._who(record), None)
         clock = pe.event(record)
+        if call is None:  # of a barrier that is where the part before ends
+            return
         op, facts = call.op, call.op.facts
         if facts.meets:
             self._leave(pe, pe.teams.get(call.team), clock)
         if self._collect and words[TURN[log.DONE]]:
             self._had_turn(pe, call, words)
         looks = op.base == "signal_wait_until" and bool(self.history.looks_at_result(call))
-        self.waits.hear(pe, call, clock, words, int(record["stamp"]), looks)
+        self.waits.hear(pe, call, clock, words, record.stamp, looks)
         completion = facts.completion
-        if completion is None or completion.source == RETURN:
+        if call.effects and (completion is None or completion.source == RETURN):
             call.mark(clock, READ)
         fetches = op.returns.dtype is not None
         local = facts.meets or op.waits or call.pe < 0
-        if local or fetches or (completion is not None and completion.data == RETURN):
+        returned = completion is not None and completion.data == RETURN
+        if call.effects and (local or fetches or returned):
             call.mark(clock, DONE)
-        if int(record["launch"]) and (facts.meets or op.waits or fetches):
-            launch = pe.launches[int(record["launch"])]
-            threads = range(*threads_of(launch, call, int(record["thread"])))
-            launch.acquire(threads, int(record["clock"]))
+        if record.launch and (facts.meets or op.waits or fetches):
+            launch = pe.launches[record.launch]
+            threads = range(*threads_of(launch, call, record.thread))
+            launch.acquire(threads, record.clock)
         self._spread(pe, record, call, clock)
 
     def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:
@@ -401,13 +451,13 @@ class _Replay:
         failed = not fetches and changes_nothing(call.op, words[1], call.compare, call.value)
         self.history.turns.append(_turn_of(call, words[TURN[log.DONE]], failed))
 
-    def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:
-        launch = pe.launches.get(int(record["launch"]))
+    def _spread(self, pe: Pe, record: Record, call: Call, clock: Clock) -> None:
+        launch = pe.launches.get(record.launch)
         if launch is not None:
             spread(launch, call, record, clock)
 
     def _effects(self, pe: Pe, call: Call, known: Clock) -> None:
-        record, launch, op = call.record, int(call.record["launch"]), call.op
+        record, launch, op = call.record, call.record.launch, call.op
         reading = arriving = known.copy()
         if call.pe >= 0:
             arriving = reading.copy()
@@ -434,36 +484,55 @@ class _Replay:
             if atomic and times == 1:  # word by word
                 pieces = item, item, size // item
             now = told if signal else reading if effect.how == READS else arriving
-            for space in spaces if times else ():
-                self._add(
-                    Access(
-                        space, start, *pieces, effect.how != READS, atomic, pe.pe,
-                        launch, int(record["thread"]), 0, int(record["clock"]), call.site, op, call,
-                        over, now, call.stamp,
-                    )
-                )  # fmt: skip
             call.word = spaces[0], start
             if atomic and times:
                 call.words.append((*call.word, item, pieces[2], effect.how != READS))
             if effect.how != READS and atomic:
                 looked_at = start >> CELL in self._looked_at
                 self.waits.write(call, effect, call.word, now, over, looked_at)
+            for space in spaces if times else ():
+                self._add(
+                    Access(
+                        space, start, *pieces, effect.how != READS, atomic, pe.pe,
+                        launch, record.thread, 0, record.clock, call.site, op, call,
+                        over, now, call.stamp,
+                    )
+                )  # fmt: skip
+
+
+def _plain(pes: Iterable[Pe]) -> dict[Any, tuple[list[int], list[int]]]:
+    """Where there are plain loads and stores: of each memory where they begin, and end."""
+    spans: dict[Any, list[Any]] = defaultdict(list)
+    for pe in pes:
+        for number in np.unique(pe.plain["space"]).tolist():
+            if number != SHARED_MEMORY:
+                rows = pe.plain[pe.plain["space"] == number]
+                spans[pe.space(number, 0)].append(np.stack([rows["low"], rows["end"]]))
+    made = {}
+    for space, parts in spans.items():
+        low, end = np.concatenate(parts, axis=1)
+        order = np.argsort(low)
+        low, end = low[order], np.maximum.accumulate(end[order])
+        first = np.concatenate([[True], low[1:] > end[:-1]])
+        last = np.concatenate([first[1:], [True]])
+        made[space] = low[first].tolist(), end[last].tolist()
+    return made
 
 
 def _turn_of(call: Call, number: int, failed: bool = False) -> Turn:
     return Turn(number, call, call.site, call.who(), call.over(CALLED), call.known, failed)
 
 
-def _turn_of_update(pe: Pe, record: Any, words: list[int], over: Bit, clock: Clock) -> Turn:
+def _turn_of_update(pe: Pe, record: Record, words: list[int], over: Bit, clock: Clock) -> Turn:
     """The turn of an atomic operation of numba.cuda."""
     address, how, operand, expected, old, number = words
-    what, launch = how & 0xFF, int(record["launch"])
+    what, launch = how & 0xFF, record.launch
     given = expected if what == CAS else operand
     failed = what in OF_UPDATES and OF_UPDATES[what](old, given)
     value = None if what == OTHER else operand
     where, used = pe.place(address, launch), bool(how >> 8)
     by = Atomic(HOW.get(what, "set"), value, where, used, OF_UPDATES.get(what), given)
-    who = pe.pe, launch, int(record["thread"])
+    who = pe.pe, launch, record.thread
     return Turn(number, by, pe.site_of(record), who, over, clock, failed)
 
 
@@ -498,5 +567,5 @@ HANDLERS = {
     log.HOST: _Replay._host, log.EXPOSED: _Replay._exposed, log.VALUE: _Replay._value,
     log.CONTENTS: _Replay._contents,
     log.DIVERGED: _Replay._diverged, log.UPDATE: _Replay._update,
-    log.THREADFENCE: _Replay._threadfence,
+    log.THREADFENCE: _Replay._threadfence, log.MESSAGE: _Replay._message,
 }  # fmt: skip

@@ -12,11 +12,14 @@ from gpushmem.check.accesses import Access
 from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM
 from gpushmem.check.log import Trace
 from gpushmem.check.pe_memory import Pe
-from gpushmem.check.synchronization import Waits
+from gpushmem.check.synchronization import Outcome, Waits
 from gpushmem.check.vector_clock import ENDED, Bit, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD
 
-__all__ = ["Atomic", "Divergence", "History", "Turn"]
+__all__ = ["Atomic", "Divergence", "Earlier", "History", "Observer", "Turn"]
+
+
+BEFORE = -2  # a time that is over for all
 
 
 class Divergence(NamedTuple):
@@ -51,26 +54,66 @@ class Atomic(NamedTuple):
     given: int
 
 
-class History:
-    """What all PEs did; `happens_before` fills it."""
+class Observer:
+    """Who sees the accesses of operations and hosts, each before what comes after it: nobody."""
 
-    def __init__(self, traces: Iterable[Trace], exact: bool = False) -> None:
-        self.pes = {trace.pe: Pe(trace) for trace in traces}
+    def begin(self) -> None:
+        """They are seen from the first one on, again."""
+
+    def see(self, history: History, access: Access) -> None:
+        """One more of them."""
+
+
+class Earlier(NamedTuple):
+    """What the parts of a job before this one have left (`parts`)."""
+
+    words: Outcome
+    written: dict[tuple[int, int], Any]  # of arrays, by PE and place in `Pe.arrays`: which cells
+    teams: dict[int, dict[int, Any]]  # of each PE
+    exposed: list[Access]
+
+
+class History:
+    """What all PEs did, in a job or in a part of it; `happens_before` fills it.
+
+    `exact`: reads order what they saw in this run (`Waits.exact`).
+    """
+
+    def __init__(
+        self, traces: Iterable[Trace], exact: bool = False, earlier: Earlier | None = None
+    ) -> None:
+        self.before = earlier or Earlier(Outcome({}, {}), {}, {}, [])
+        self.pes = {trace.pe: Pe(trace, self.before.teams.get(trace.pe, {})) for trace in traces}
         self.files: dict[str, str] = {}
         for pe in self.pes.values():
             for fact in pe.trace.facts:
                 self.files |= fact.get("files", {})
                 if fact.get("path"):
                     self.files[Path(fact["path"]).name] = fact["path"]
-        self.waits = Waits(exact)
+        self.waits = Waits(exact, self.before.words)
+        self.arrays: dict[tuple[int, int], Any] = {}  # `uninitialized` has seen; see `Earlier`
         self.passes = 0  # over the logs, if they were too few to learn all that waits order
+        self._looks: dict[Any, bool | None] = {}  # of calls, by line and operation
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again to collect what all did."""
         self.accesses: list[Access] = []  # of operations and hosts
-        self.exposed: list[Access] = []  # by hosts: from then on unseen
+        self.exposed = list(self.before.exposed)  # by hosts: from then on unseen
         # Meetings of blocks at two barriers: PE, launch, and of each thread its number and line.
         self.divergences: list[Divergence] = []
-        self._looks: dict[Any, bool | None] = {}  # of calls, by line and operation
         self.turns: list[Turn] = []
         self.waiting: list[Turn] = []  # waits that have not ended
+
+    def earlier(self) -> Earlier:
+        """What this part leaves to the next."""
+        exposed = {(a.space, a.start, a.size): a for a in reversed(self.exposed)}
+        return Earlier(
+            self.waits.outcome(self.pes.values()),
+            self.before.written | {key: one.written for key, one in self.arrays.items()},
+            {pe.pe: pe.teams for pe in self.pes.values()},
+            [a._replace(when=BEFORE, clock=Clock()) for a in exposed.values()],
+        )  # fmt: skip
 
     def source(self, site: str) -> str:
         """The text of a line."""
@@ -175,6 +218,12 @@ class History:
         ]
         return OF_BLOCK if blocks[0] is not None and blocks[0] == blocks[1] else OF_GPU
 
+    def stamp_of(self, access: Access, thread: int) -> int:
+        """A stamp when a thread knew what it knew when it made an access."""
+        if access.clock is not None:
+            return access.stamp
+        return self.pes[access.pe].launches[access.launch].at(thread, access.when)[1]
+
     def excluded(self, first: Access, one: int, second: Access, two: int) -> bool:
         """Whether a lock keeps two accesses apart, whichever comes first.
 
@@ -183,15 +232,18 @@ class History:
         scope = self.scope(first, one, second, two)
         near = (first.pe, first.launch, one) if scope == OF_BLOCK else None
         block = self.pes[first.pe].block_of(near) if near else None
-        for sections in self.waits.sections:
+        both = (first, one), (second, two)
+        for lock in self.waits.locks:
             held = [
                 {
-                    taken
-                    for taken, back in sections
-                    if self.waits.held(taken, self.clock_of(access, thread), scope)
-                    and self.over(access, thread, back.told(block))
+                    section.taken
+                    for section in lock.around(self.stamp_of(access, thread))
+                    if self.waits.held(section.taken, self.clock_of(access, thread), scope)
+                    and (
+                        section.back is None or self.over(access, thread, section.back.told(block))
+                    )
                 }
-                for access, thread in ((first, one), (second, two))
+                for access, thread in both
             ]
             if held[0] and held[1] and len(held[0] | held[1]) > 1:
                 return True

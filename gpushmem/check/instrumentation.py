@@ -50,6 +50,7 @@ from gpushmem.native.memory import (
     i64,
     load_acquire,
     posix_fallocate,
+    usleep,
 )
 from gpushmem.native.structs import offset, view
 from gpushmem.ops import OPS, Op
@@ -103,6 +104,7 @@ RECORD_BYTES, RUN_BYTES = RECORD.itemsize, RUN.itemsize
 SHARED, BLOCK_BITS, PHASE, ROWS, HOW = (
     log.SHARED, log.BLOCK_BITS, log.PHASE, log.ROWS, log.HOW,
 )  # fmt: skip
+NAP = 1000  # microseconds
 FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
 FOREVER = 1 << 62
 OF_CLOCK = -0x3D4D51C2D82B14B1  # odd; THREAD.mark is `number` * SPREAD + `clock` * OF_CLOCK
@@ -200,9 +202,12 @@ def on_stack(address):
 def reserve(log, end):
     """Have room on the disk for the records before `end`, or for no more than there is now.
 
-    Threads that come at once ask for the same room, or for more.
+    Threads that come at once ask for the same room, or for more. If the log is full, wait until
+    who follows it has removed some.
     """
     here = as_log(log)
+    while end > here.most and here.followed != 0:
+        usleep(NAP)
     reserved, wanted = here.reserved, min(-(-end // PIECE) * PIECE, here.most)
     if wanted > reserved:
         start, nbytes = HEADER + reserved * RECORD_BYTES, (wanted - reserved) * RECORD_BYTES

@@ -85,9 +85,11 @@ class Times:
 
     def any_between(self, thread: int, start: int, end: int) -> bool:
         """Whether a thread accesses anything from one clock on, before another one."""
-        return any(
-            bisect.bisect_left(clocks, start) < bisect.bisect_left(clocks, end)
-            for clocks in (self._of.get(thread, ()), self._of_several)
+        own, all_of_them = self._of.get(thread), self._of_several
+        if own and bisect.bisect_left(own, start) < bisect.bisect_left(own, end):
+            return True
+        return bool(all_of_them) and (
+            bisect.bisect_left(all_of_them, start) < bisect.bisect_left(all_of_them, end)
         )
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "HOST",
     "LEFT",
     "LOG",
+    "MESSAGE",
     "MET",
     "NO_INTEGER",
     "OP",
@@ -54,7 +55,9 @@ __all__ = [
     "UPDATE",
     "VALUE",
     "Log",
+    "Record",
     "Trace",
+    "as_records",
     "read",
 ]  # fmt: skip
 
@@ -71,11 +74,18 @@ RECORD = np.dtype(
 )
 # `n`, the number of records, comes first. The disk has room for `reserved` of them; `most` is
 # lowered to that where it has no more: a store to a page without room would kill the PE.
-# `schedule`: the address of that of `turns`, 0 if there is none.
+# `schedule`: the address of that of `turns`, 0 if there is none. `followed`: whether somebody reads
+# the log while it is written, so that it is worth waiting for room (`parts`).
 LOG = np.dtype(
-    [(name, "i8") for name in ("n", "most", "records", "stamp", "reserved", "fd", "pe", "schedule")]
-)
+    [
+        (name, "i8")
+        for name in (
+            "n", "most", "records", "stamp", "reserved", "fd", "pe", "schedule", "followed",
+        )
+    ]
+)  # fmt: skip
 MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
+WHOLE = 1 << 32  # records that a log may have in the course of time, if what is read is removed
 PIECE = 1 << 15  # records for which room is reserved at a time: 3 MB
 # Shared memory has addresses of its own: the number of the block and the offset, from SHARED on.
 SHARED, BLOCK_BITS = 1 << 62, 24
@@ -120,6 +130,8 @@ VALUE = 19  # what the HOST before it sets integers to: address, bytes, number
 # Of the thread that makes it: another has come to the same meeting of the block at another line,
 # whose site this is, and its number.
 DIVERGED = 20
+# Between hosts: 0 sent, 1 received; of whom, to whom, row of the team, tag, how many before it.
+MESSAGE = 21
 
 NO_INTEGER = 1 << 7  # the value is that of a float
 CALL_OF_WARP = 2
@@ -141,12 +153,11 @@ class Log:
         reserve: Callable[[int, int], None],
     ) -> None:
         self._add, self._reserve = add, reserve
-        size = HEADER + MOST * RECORD.itemsize
+        followed = (folder / "followed").exists()
         try:
             self._file = open(folder / f"pe{pe}.log", "w+b")  # noqa: SIM115
             os.posix_fallocate(self._file.fileno(), 0, HEADER)
-            os.ftruncate(self._file.fileno(), size)
-            memory = mmap.mmap(self._file.fileno(), size)
+            memory = self._mapped(WHOLE if followed else MOST)
         except OSError as error:
             with suppress(OSError):
                 (folder / f"pe{pe}.log").unlink()
@@ -159,6 +170,7 @@ class Log:
         self._records = whole[HEADER:].view(RECORD)
         self.address = self._log.ctypes.data
         self._log["most"], self._log["stamp"] = MOST, stamp
+        self._log["followed"] = followed
         self._log["fd"] = self._file.fileno()
         self._log["records"] = self._records.ctypes.data
         self._log["pe"] = pe
@@ -168,6 +180,17 @@ class Log:
         self.launches = 0
         self._threads: dict[int, int] = {}  # of the host: by their ident
         self._side = open(folder / f"pe{pe}.json", "w", encoding="utf-8")  # noqa: SIM115
+
+    def _mapped(self, most: int) -> mmap.mmap:
+        """The file, with room for so many records, or for MOST of them."""
+        size = HEADER + most * RECORD.itemsize
+        try:
+            os.ftruncate(self._file.fileno(), size)
+            return mmap.mmap(self._file.fileno(), size)
+        except OSError:
+            if most == MOST:
+                raise
+            return self._mapped(MOST)
 
     def describe(self, **facts: Any) -> None:
         """Keep what a number, or this PE, means; on a full disk the log ends here."""
@@ -268,6 +291,23 @@ class Log:
         self.describe(files=files)
 
 
+class Record(NamedTuple):
+    """One of them, as Python's integers; see RECORD."""
+
+    stamp: int
+    kind: int
+    launch: int
+    thread: int
+    clock: int
+    site: int
+    words: list[int]
+
+
+def as_records(rows: np.ndarray[Any, Any]) -> Iterator[Record]:
+    """The rows of a log."""
+    return map(Record, *(rows[name].tolist() for name in Record._fields))
+
+
 class Trace(NamedTuple):
     """What one PE has recorded."""
 
@@ -275,6 +315,7 @@ class Trace(NamedTuple):
     records: np.ndarray[Any, Any]
     facts: list[dict[str, Any]]
     lost: int  # records for which there was no room
+    of_disk: bool = False  # ... as the disk is full
 
 
 def read(folder: Path) -> Iterator[Trace]:
@@ -285,4 +326,5 @@ def read(folder: Path) -> Iterator[Trace]:
         records = np.memmap(path, RECORD, "r", HEADER, (n,)) if n else np.zeros(0, RECORD)
         side = path.with_suffix(".json").read_text(encoding="utf-8").splitlines()
         facts = [json.loads(line) for line in side if line.endswith("}")]
-        yield Trace(int(path.stem[2:]), records, facts, int(log["n"]) - n)
+        lost = int(log["n"]) - n
+        yield Trace(int(path.stem[2:]), records, facts, lost, int(log["most"]) < MOST)

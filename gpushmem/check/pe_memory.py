@@ -13,22 +13,24 @@ from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
 from gpushmem.check.launches import Launch, Times
-from gpushmem.check.log import SHARED, Trace
-from gpushmem.check.vector_clock import DEFAULT_QPS, ENDED, Clock
+from gpushmem.check.log import SHARED, Record, Trace
+from gpushmem.check.vector_clock import DEFAULT_QPS, EARLIER, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.simt.observe import ATOMIC, LOAD, VALUED
+from gpushmem.ops.row import SIGNAL
+from gpushmem.simt.observe import ADD, ATOMIC, LOAD, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
 
 CELL = 3  # bits of an offset within a word of 8 bytes
-__all__ = ["CELL", "Pe", "looked_at", "refused", "unheard"]
+__all__ = ["CELL", "Pe", "looked_at", "refused", "unheard", "unheard_sums"]
 
 
 class Pe:
     """One PE."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, teams: dict[int, Any] | None = None) -> None:
         self.pe, self.trace = trace.pe, trace
+        self._teams = teams or {}  # that there were before
         facts = trace.facts
         self.sites = {f["site"]: f["text"] for f in facts if "site" in f}
         # Where the heaps are mapped: this PE's address, bytes from one to the next, how many.
@@ -44,26 +46,30 @@ class Pe:
     def reset(self) -> None:
         """Before the log is gone through again."""
         self.host = Clock()
+        EARLIER.tell(self.host)
         self.time = 0  # events of the host
         self.writes = 0  # by it
         self.launches: dict[int, Launch] = {}
-        self.ended = 0  # a bit for each launch
+        self.ended = NONE  # launches
         self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
         self.gets: dict[int, int] = defaultdict(int)  # ... of these, those that only fetch
         # ... and those that use a queue pair: target -> its number -> bits of operations
         self.on_qps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.current: dict[Any, Call] = {}  # the call that a thread is in
         self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
-        self.teams: dict[int, Any] = {}  # number -> members
+        self.teams = dict(self._teams)  # number -> members
 
     def number(self, call: Call) -> None:
         """Give a call its number among those for its target."""
         call.bit = self.bits[call.pe]
-        self.bits[call.pe] += 2
+        signals = any(each.effect.kind == SIGNAL for each in call.effects)
+        call.parts = 1 + signals if call.effects else 0
+        self.bits[call.pe] += call.parts
+        bits = (1 << call.parts) - 1 << call.bit
         if call.fetches:
-            self.gets[call.pe] |= 3 << call.bit
+            self.gets[call.pe] |= bits
         if call.qp != QP_DEFAULT:
-            self.on_qps[call.pe][call.qp] |= 3 << call.bit
+            self.on_qps[call.pe][call.qp] |= bits
 
     def fenced(self, qps: int, target: int) -> int:
         """As `on`, of those that a fence orders: not of gets."""
@@ -80,10 +86,10 @@ class Pe:
             found |= ~sum(used.values())
         return found
 
-    def site_of(self, record: Any) -> str:
+    def site_of(self, record: Record) -> str:
         """The line of a record; what performs an operation for the host has that of the host."""
-        text = self.sites.get(int(record["site"]), "?")
-        launch = self.launches.get(int(record["launch"]))
+        text = self.sites.get(record.site, "?")
+        launch = self.launches.get(record.launch)
         return launch.site if launch is not None and ":" not in text else text
 
     def block_of(self, who: tuple[int, int, int]) -> Any:
@@ -91,14 +97,14 @@ class Pe:
         pe, number, thread = who
         return (pe, number, thread // self.launches[number].threads) if number else None
 
-    def event(self, record: Any) -> Clock:
+    def event(self, record: Record) -> Clock:
         """The clock of who made a record, at this event."""
-        launch = int(record["launch"])
+        launch = record.launch
         if launch == 0:
             self.time += 1
             self.host.times["host", self.pe] = self.time
             return self.host
-        return self.launches[launch].event(int(record["thread"]), int(record["clock"]))
+        return self.launches[launch].event(record.thread, record.clock)
 
     def ended_before(self, number: int, clock: Clock) -> Iterator[Launch]:
         """The launches with smaller numbers that have ended, and of which a clock does not know it.
@@ -106,10 +112,12 @@ class Pe:
         The last one first: a clock that is told of its end may know of the ends of others.
         """
         key = ENDED, self.pe, 0
-        mask = (1 << number) - 1
-        while left := self.ended & mask & ~clock.masks.get(key, 0):
-            number = left.bit_length() - 1
-            mask = (1 << number) - 1
+        while number > (known := clock.masks.get(key, NONE)).base:
+            below = (1 << number - known.base) - 1
+            left = self.ended.above(known.base) & ~known.rest & below
+            if not left:
+                return
+            number = known.base + left.bit_length() - 1
             yield self.launches[number]
 
     def place_all(self, made: np.ndarray[Any, Any]) -> None:
@@ -227,6 +235,16 @@ def refused(records: Any, waits: Iterable[int] = ()) -> Any:
     found = np.zeros(len(records), bool)
     found[places] = bad[call]
     return found
+
+
+def unheard_sums(pe: Pe, records: Any) -> dict[int, int | None]:
+    """What those updates have added to each word; None: they did something else."""
+    words = records["words"][unheard(pe, records)]
+    made: dict[int, int | None] = {}
+    for address in np.unique(words[:, 0]).tolist():
+        here = words[words[:, 0] == address]
+        made[address] = int(here[:, 2].sum()) if (here[:, 1] & 0xFF == ADD).all() else None
+    return made
 
 
 def unheard(pe: Pe, records: Any) -> Any:

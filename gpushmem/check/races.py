@@ -1,31 +1,35 @@
 """Accesses to the same bytes that nothing orders, at least one of them a write.
 
-Operations on a memory are gone through in an order that agrees with what is known of theirs. One is
-dropped when a later one covers it that comes after it: whatever conflicts with the first from then
-on, and does not come after the second, conflicts with the second, too. A read does not cover a
-write in this sense. Plain loads and stores, of which there are many more, are compared with each
-other within a launch, and between launches that nothing orders.
+Operations on a memory are compared as they come, in an order that agrees with what is known of
+theirs. One is dropped when a later one covers it that comes after it: whatever conflicts with the
+first from then on, and does not come after the second, conflicts with the second, too. A read does
+not cover a write in this sense. Plain loads and stores, of which there are many more, are compared
+with each other within a launch, and between launches that nothing orders.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, Access, as_one
-from gpushmem.check.history import History
+from gpushmem.check.history import History, Observer
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
-from gpushmem.check.vector_clock import CALLED, ENDED, Clock
+from gpushmem.check.vector_clock import CALLED, ENDED, NONE, Bits, Clock
 from gpushmem.simt.observe import ATOMIC, LOAD, STORE
 
-__all__ = ["Race", "races"]
+__all__ = ["Operations", "Race", "races"]
+
+
+MOST_REPEATED, FEW = 8, 8
+MANY = 1024  # races before those of the same lines are made one
 
 
 class Race(NamedTuple):
@@ -37,12 +41,39 @@ class Race(NamedTuple):
     seen: int
 
 
-def races(history: History) -> list[Race]:
+class Operations(Observer):
+    """The races of operations, and of what hosts do, with each other: found as they come."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what has been seen."""
+        self._memories: dict[Any, _Kinds] = defaultdict(_Kinds)
+        self._found: list[Race] = []
+
+    def see(self, history: History, access: Access) -> None:
+        """One more access, which none of those that were seen comes after."""
+        for one in _with_earlier(history, self._memories[access.space], access):
+            self._found.append(Race(*one, seen=1))
+            if len(self._found) >= MANY:
+                self._found = _as_one(history, self._found)
+
+    def found(self) -> list[Race]:
+        """The races so far."""
+        return self._found
+
+
+def races(history: History, operations: Operations) -> list[Race]:
     """All races, those of the same two lines and kinds of access as one.
 
     In an order, and each with an example, that do not depend on the order in which they are found.
     """
-    every = (Race(*one, seen=1) for one in _all(history))
+    every = (Race(*one, seen=1) for one in _of_plain(history))
+    return _as_one(history, chain(operations.found(), every))
+
+
+def _as_one(history: History, every: Iterable[Race]) -> list[Race]:
     return as_one(
         every, lambda race: tuple(sorted(_kind(a) for a in race[:2])), partial(_place, history)
     )
@@ -68,12 +99,11 @@ def _place(history: History, race: Race) -> tuple[Any, ...]:
 Found = Iterator[tuple[Access, Access, tuple[int, int]]]
 
 
-def _all(history: History) -> Found:
+def _of_plain(history: History) -> Found:
+    """Those of plain loads and stores."""
     spaces = defaultdict(list)
     for access in history.accesses:
         spaces[access.space].append(access)
-    for there in spaces.values():
-        yield from _in_one_memory(history, there)
     plain = {pe: facts.plain for pe, facts in history.pes.items()}
     for pe, rows in plain.items():
         yield from _of_kernels(history, pe, rows)
@@ -91,10 +121,8 @@ def _of_kernels(history: History, pe: int, plain: Any) -> Found:
     every = sum(1 << number for number in parts)
     for number, part in parts.items():
         yield from _of_launch(history, pe, part)
-        missing = every & ((1 << number) - 1) & ~launches[number].begun.masks.get((ENDED, pe, 0), 0)
-        while missing:
-            other = missing.bit_length() - 1
-            missing ^= 1 << other
+        ended = launches[number].begun.masks.get((ENDED, pe, 0), NONE)
+        for other in (Bits(0, every & ((1 << number) - 1))).without(ended):
             if not launches[other].begun.has(ENDED, pe, 0, number):
                 yield from _between(history, pe, parts[other], part)
 
@@ -306,7 +334,6 @@ class _Launches:
         ]
         self._longest = [int((part["end"] - part["low"]).max()) for _, part in self._parts]
         self._numbers = [launch.number for launch, _ in self._parts]
-        self._all = sum(1 << number for number in self._numbers)
         # What is known at the beginning of a launch and of all after it.
         self._begun = [launch.begun.copy() for launch, _ in self._parts]
         for clock, later in pairwise(self._begun[::-1]):
@@ -315,14 +342,14 @@ class _Launches:
     def not_ordered(self, access: Access, clock: Clock) -> Iterator[tuple[Launch, Any]]:
         """Of each launch that nothing orders with an access, the accesses that conflict."""
         history, thread = self._history, access.thread
-        others = self._all & ~clock.masks.get((ENDED, self._pe, 0), 0)
-        first = bisect.bisect_left(self._numbers, (others & -others).bit_length() - 1)
+        ended = clock.masks.get((ENDED, self._pe, 0), NONE)
+        first = bisect.bisect_left(self._numbers, ended.base)
         end = bisect.bisect_left(
             self._begun, True, key=lambda begun: history.over(access, thread, begun)
         )
-        for k in range(first, end) if others else ():
+        for k in range(first, end):
             launch, rows = self._parts[k]
-            if others >> launch.number & 1 and not history.over(access, thread, launch.begun):
+            if not ended.has(launch.number) and not history.over(access, thread, launch.begun):
                 low = np.searchsorted(rows["low"], access.low - self._longest[k], "left")
                 part = rows[low : np.searchsorted(rows["low"], access.end, "left")]
                 size = access.size if access.atomic and access.pe == self._pe else 0
@@ -426,12 +453,20 @@ class _Live:
 
     def overlapping(self, access: Access) -> list[int]:
         """Those that touch the same bytes, and some that may not."""
-        low, end = self._places[: len(self.all), :2].T
-        near = np.flatnonzero((low < access.end) & (end > access.low))
+        begin, past = access.low, access.end
+        if len(self.all) <= FEW:
+            near = np.array([
+                k for k, one in enumerate(self.all)
+                if one is not None and one.low < past and one.end > begin
+            ], np.int64)  # fmt: skip
+        else:
+            low, end = self._places[: len(self.all), :2].T
+            near = np.flatnonzero((low < past) & (end > begin))
         start, stride, size = self._places[near, 2:].T
         own = access.stride if access.times > 1 else 0
-        between = _interleaved(start, stride, size, access.start, own, access.size)
-        found: list[int] = near[~between].tolist()
+        if len(near) and (own or stride.any()):
+            near = near[~_interleaved(start, stride, size, access.start, own, access.size)]
+        found: list[int] = near.tolist()
         return found
 
     def drop(self, index: int) -> None:
@@ -454,7 +489,7 @@ class _Kinds:
     def __init__(self) -> None:
         self._live: dict[Any, tuple[Access, _Live]] = {}  # of each kind one of them, and all
         self._conflicts: dict[Any, list[_Live]] = {}
-        self._last: dict[Any, Access] = {}  # atomic accesses by thread and place
+        self._repeated: dict[Any, list[Access]] = defaultdict(list)  # atomic ones of a line
 
     def conflicting(self, access: Access) -> list[_Live]:
         """Those of the kinds that conflict with an access."""
@@ -466,45 +501,54 @@ class _Kinds:
         return self._conflicts[kind]
 
     def add(self, history: History, access: Access) -> None:
-        """Add one; an atomic access takes the place of the thread's last one, if that is over."""
+        """Add one; an atomic access takes the place of those that its thread made at its line.
+
+        Of those that are not over the first and the last ones are enough: who knows them to be over
+        knows it by a fence after the last one, or by a value that all have led to.
+        """
         kind = access.kind
         if kind not in self._live:
             self._live[kind], self._conflicts = (access, _Live()), {}
         live = self._live[kind][1]
         if access.atomic:
-            name = kind, access.launch, access.thread, access.start, access.times
-            before = self._last.get(name)
-            if before is not None and history.all_over(before, history.least_clock_of(access)):
-                live.discard(before)
-            self._last[name] = access
+            name = kind, access.launch, access.thread, access.start, access.times, access.site
+            mine = self._repeated[name]
+            if mine and history.all_over(mine[-1], history.least_clock_of(access)):
+                live.discard(mine.pop())
+            if len(mine) == MOST_REPEATED:
+                live.discard(mine.pop(MOST_REPEATED // 2))
+            mine.append(access)
         live.add(access)
 
 
-def _in_one_memory(
-    history: History, accesses: list[Access]
-) -> Iterator[tuple[Access, Access, tuple[int, int]]]:
+def _in_one_memory(history: History, accesses: list[Access]) -> Found:
     """The races of accesses to one memory."""
     kinds = _Kinds()
     for access in sorted(accesses, key=lambda access: access.stamp):
-        if access.writes and access.step and access.times > 1:
-            element = _unordered(history, access, access)
-            if element is not None:
-                yield access, access, element
-        least = None
-        for live in kinds.conflicting(access):
-            for k in live.overlapping(access):
-                other = live.all[k]
-                assert other is not None
-                if least is None:
-                    least = history.least_clock_of(access)
-                if _in_program_order(other, access) or history.all_over(other, least):
-                    if access.writes and _covers(access, other):
-                        live.drop(k)
-                else:
-                    element = _unordered(history, other, access)
-                    if element is not None:
-                        yield other, access, element
-        kinds.add(history, access)
+        yield from _with_earlier(history, kinds, access)
+
+
+def _with_earlier(history: History, kinds: _Kinds, access: Access) -> Found:
+    """The races of an access with those before it, of which it is one from now on."""
+    if access.writes and access.step and access.times > 1:
+        element = _unordered(history, access, access)
+        if element is not None:
+            yield access, access, element
+    least = None
+    for live in kinds.conflicting(access):
+        for k in live.overlapping(access):
+            other = live.all[k]
+            assert other is not None
+            if least is None:
+                least = history.least_clock_of(access)
+            if _in_program_order(other, access) or history.all_over(other, least):
+                if access.writes and _covers(access, other):
+                    live.drop(k)
+            else:
+                element = _unordered(history, other, access)
+                if element is not None:
+                    yield other, access, element
+    kinds.add(history, access)
 
 
 def _in_program_order(first: Access, second: Access) -> bool:

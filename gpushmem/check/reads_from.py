@@ -8,6 +8,9 @@ in which order, is what the clocks know so far.
 A word has thousands of writes and waits, and a wait is to look at few of them. What earlier waits
 knew, and a later one knows, too, is summed up in a `Known`. Of the writes that come after a wait
 most are the last ones in the log: the `_Index` tells from where on all do.
+
+Of a word whose writes and waits are too many for that, reads order what they have seen in this run,
+as race detectors for threads have it: in time that does not depend on how many writes there are.
 """
 
 from __future__ import annotations
@@ -17,16 +20,27 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from operator import add
 from typing import Any, NamedTuple
 
-from gpushmem.check.conditions import Known, Write, fails, first_to_hold, holds, some_without, total
-from gpushmem.check.vector_clock import CALLED, DONE, UPDATED, Bit, Clock
+from gpushmem.check.conditions import (
+    CHANGES,
+    Known,
+    Write,
+    fails,
+    first_to_hold,
+    holds,
+    some_without,
+    total,
+)
+from gpushmem.check.vector_clock import CALLED, DONE, NONE, UPDATED, Bit, Bits, Clock, Masks
 from gpushmem.ops import CMP_EQ
 
 __all__ = ["Replaced", "Word"]
 
-Masks = dict[Any, int]
 COMMON = CALLED, DONE, UPDATED  # in what all of several writes know
+MOST_WRITES = 50_000  # of a word
+MOST_WORK = 1_000_000  # of a word, in writes that are looked at: about a second
 LAYERS = 8  # by how many waits one may be behind others of the same word
 
 
@@ -37,11 +51,12 @@ class _Index:
         ordered = sorted(writes, key=lambda write: write.stamp)
         self.overs = [write.over for write in ordered]
         self.place = {over: k for k, over in enumerate(self.overs)}
-        self.bits: Masks = defaultdict(int)  # of all writes
+        bits: dict[Any, int] = defaultdict(int)
         self.stores = [over for over in self.overs if not isinstance(over, Bit)]
         for over in self.overs:
             if isinstance(over, Bit):
-                self.bits[over[:3]] |= 1 << over.bit
+                bits[over[:3]] |= 1 << over.bit
+        self.bits: Masks = {key: Bits(0, each) for key, each in bits.items()}  # of all writes
         self.only_set = all(write.how == "set" for write in ordered)
         self._with_value: dict[int | None, list[int]] = defaultdict(list)
         for k, write in enumerate(ordered):
@@ -57,7 +72,7 @@ class _Index:
         """From which place on all writes come after a wait."""
         key, bit = who[:3], who.bit
         return bisect.bisect_left(
-            self.common, True, key=lambda clock: bool(clock.masks.get(key, 0) >> bit & 1)
+            self.common, True, key=lambda clock: clock.masks.get(key, NONE).has(bit)
         )
 
     def equal(self, value: int, first: int, end: int) -> Iterator[int]:
@@ -78,36 +93,92 @@ def _common(clocks: list[Clock]) -> list[Clock]:
         times = clock.times
         if made:
             later = made[-1]
-            masks = {key: bits & later.masks.get(key, 0) for key, bits in masks.items()}
+            masks = {key: bits & later.masks.get(key, NONE) for key, bits in masks.items()}
             times = {k: min(time, later.times[k]) for k, time in times.items() if k in later.times}
-        made.append(Clock(times, {key: bits for key, bits in masks.items() if bits}))
+        made.append(Clock(times, {key: bits for key, bits in masks.items() if bits != NONE}))
     return made[::-1]
+
+
+class Sequence:
+    """What a read of a word learns that sees all that was written before it.
+
+    The last write, and those before it up to one that has replaced the word and did not read it:
+    the last release, as in C++, and all that its sequence has.
+    """
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._coming: list[tuple[int, int, Write]] = []  # a heap, by stamps
+        self._all = Clock()
+        self._near: dict[Any, Clock] = {}  # what blocks that have written learn besides
+        self._overs: list[Any] | None = [] if keeps else None  # of these writes
+        self._stores = 0
+
+    def put(self, write: Write) -> None:
+        """One more write; those that come before it may still be put."""
+        self._stores += not isinstance(write.over, Bit)
+        heapq.heappush(self._coming, (write.stamp, id(write), write))
+
+    def read(self, clock: Clock, stamp: int, block: Any) -> Heard:
+        """Let `clock`, of a thread of a block, know all that was written before a stamp."""
+        while self._coming and self._coming[0][0] < stamp:
+            *_, write = heapq.heappop(self._coming)
+            if not write.goes_on:
+                self._all, self._near = Clock(), {}
+                self._overs = None if self._overs is None else []
+            self._all.join(write.clock)
+            write.over.tell(self._all)
+            if self._overs is not None:
+                self._overs.append(write.over)
+            if write.near is not None:
+                self._near.setdefault(write.block, Clock()).join(write.near)
+        clock.join(self._all)
+        if block in self._near:
+            clock.join(self._near[block])
+        if self._overs is not None:
+            return Heard(frozenset(self._overs), self._all.masks.copy(), {})
+        # Of stores more is known when the log is gone through again.
+        return Heard(frozenset(), self._all.masks.copy(), {}) if self._stores else NOTHING
 
 
 class Word:
     """One word."""
 
-    def __init__(self) -> None:
-        self.writes: dict[Any, Write] = {}
-        self._index: _Index | None = None
-        self._order: list[tuple[int, int]] = []  # stamps of the writes, and their places in ...
-        self._overs: list[Any] = []
+    def __init__(self, exact: bool = False, earlier: Write | None = None) -> None:
+        self.writes: dict[Any, Write] = {} if earlier is None else {earlier.over: earlier}
+        self._start = 0 if earlier is None else earlier.value
+        self._number = self._start  # after all that was put, in that order
+        self.index: _Index | None = None
+        self.work = 0  # writes that were looked at
+        self.is_long = False  # too many: reads order what they have seen
+        self._exact = exact  # whether `read` is called
+        self._sequence = Sequence(keeps=exact)
         self._puts = 0  # since the index was made
         self._known: deque[Known] = deque(maxlen=LAYERS)  # each has the writes of the one before
 
+    def begin(self) -> None:
+        """Before the log is gone through again."""
+        if self.work > MOST_WORK and not self.is_long:
+            self.is_long, self.writes, self.index = True, {}, None
+            self._known.clear()
+        keeps = self._exact and not self.is_long
+        self._sequence, self._number = Sequence(keeps=keeps), self._start
+
     def put(self, write: Write) -> None:
         """Know a write, or more of it than before."""
+        if self._exact or self.is_long:
+            self._sequence.put(write)
+            number = self._number if write.how != "set" else 0
+            unknown = number is None or write.value is None
+            self._number = None if unknown else CHANGES.get(write.how, add)(number, write.value)
+        if self.is_long or len(self.writes) > MOST_WRITES:
+            self.work = MOST_WORK + 1
+            return
         self._forget(write)
         self.writes[write.over] = write
         self._puts += 1
         # Now and then a new one is made, which knows what the clocks have come to know.
-        if self._index and (self._puts > len(self.writes) or not self._index.agrees(write)):
-            self._index = None
-
-    def drop(self, write: Write) -> None:
-        """There was no such write."""
-        if self.writes.pop(write.over, None):
-            self._index, self._order = None, []
+        if self.index and (self._puts > len(self.writes) or not self.index.agrees(write)):
+            self.index = None
 
     def _forget(self, write: Write) -> None:
         """Forget what has been made of a write."""
@@ -119,6 +190,8 @@ class Word:
 
         A clock that knows `who` is that of something that comes after the wait.
         """
+        if self.work > MOST_WORK:  # this time it is in vain
+            return IN_VAIN
         hearing = self._hearing(who, clock)
         seen = frozenset(write.over for write in hearing.needed(compare, value))
         known = hearing.known_by_all(compare, value)
@@ -128,29 +201,20 @@ class Word:
         clock.join(known)
         return Heard(seen, known.masks, known.times)
 
-    def read(self, call: Any, clock: Clock, stamp: int, block: Any) -> Heard:
-        """Let `clock` know the writes that a read has seen in this run, before that stamp.
+    def read(self, clock: Clock, stamp: int, block: Any) -> Heard:
+        """Let `clock`, of a thread of a block, know the writes before a stamp, see `Sequence`."""
+        return self._sequence.read(clock, stamp, block)
 
-        They are the last one, and those before it up to one that has replaced the word, and did not
-        read it: the last release, as in C++, and all that its sequence has.
-        """
-        seen = []
-        for write in self._in_order(stamp):
-            if write.call is not call:
-                seen.append(write.over)
-                clock.join(write.told(block))
-                write.over.tell(clock)
-                if not write.goes_on:
-                    break
-        return Heard(frozenset(seen), {}, {})
-
-    def _in_order(self, stamp: int) -> Iterator[Write]:
-        """The writes before a stamp, the last one first."""
-        if len(self._order) != len(self.writes):
-            self._order = sorted((write.stamp, k) for k, write in enumerate(self.writes.values()))
-            self._overs = [*self.writes]
-        for k in range(bisect.bisect_left(self._order, (stamp, -1)) - 1, -1, -1):
-            yield self.writes[self._overs[self._order[k][1]]]
+    def number(self) -> int | None:
+        """What the word is after all writes; None: that is not known."""
+        if self.is_long:
+            return self._number
+        writes = self.writes.values()
+        sets = sorted((w for w in writes if w.how == "set"), key=lambda write: write.stamp)
+        last = sets[-1:]
+        if any(w.value != last[0].value and not last[0].after(w) for w in sets):
+            return None
+        return total(last, [write for write in writes if write.how != "set"])
 
     def replaced(self, who: Bit, clock: Clock, compare: int, value: int) -> Replaced | None:
         """The write that may keep a wait from ending, as its condition does not hold after that.
@@ -158,25 +222,26 @@ class Word:
         All that does not come after the wait may have arrived before its PE looks at the word; if
         the condition does not hold then, the wait never ends.
         """
-        return self._hearing(who, clock).replaced(compare, value)
+        return None if self.is_long else self._hearing(who, clock).replaced(compare, value)
 
     def _hearing(self, who: Bit, clock: Clock) -> _Hearing:
-        if self._index is None:
-            self._index, self._puts = _Index(self.writes.values()), 0
+        if self.index is None:
+            self.index, self._puts = _Index(self.writes.values()), 0
+            self.work += len(self.writes)
             self._known.clear()
-        return _Hearing(self.writes, self._index, self._known_to(clock), who, clock)
+        return _Hearing(self, self.index, self._known_to(clock), who, clock)
 
     def _known_to(self, clock: Clock) -> Known:
         """The writes that a clock knows; kept for those who listen later."""
-        assert self._index is not None
+        assert self.index is not None
         while self._known and not self._known[-1].fits(clock):
             self._known.pop()
         known = self._known[-1] if self._known else Known()
-        new = list(_those_in(self.writes, self._index.bits, clock.masks, known.bits))
+        new = list(_those_in(self.writes, self.index.bits, clock.masks, known.bits))
         if new:
             known = known.with_more(new)
             self._known.append(known)
-        stores = [self.writes[over] for over in self._index.stores if over.known(clock)]
+        stores = [self.writes[over] for over in self.index.stores if over.known(clock)]
         return known.with_more(stores) if stores else known
 
 
@@ -185,11 +250,9 @@ def _those_in(
 ) -> Iterator[Write]:
     """The writes whose bits are in some masks, and not in others."""
     for key, every in bits.items():
-        found = masks.get(key, 0) & every & ~without.get(key, 0)
-        while found:
-            bit = found & -found
-            found ^= bit
-            yield writes[Bit._make((*key, bit.bit_length() - 1))]
+        if key in masks:
+            for bit in (masks[key] & every).without(without.get(key, NONE)):
+                yield writes[Bit._make((*key, bit))]
 
 
 def _first(writes: list[Write]) -> Write:
@@ -205,6 +268,9 @@ class Heard(NamedTuple):
     times: dict[Any, int]
 
 
+NOTHING, IN_VAIN = Heard(frozenset(), {}, {}), Heard(frozenset(), {}, {0: 0})
+
+
 class Replaced(NamedTuple):
     """A write that may keep a wait from ending."""
 
@@ -215,10 +281,8 @@ class Replaced(NamedTuple):
 class _Hearing:
     """A wait, and what is known of a word's writes when it returns."""
 
-    def __init__(
-        self, writes: dict[Any, Write], index: _Index, known: Known, who: Bit, clock: Clock
-    ) -> None:
-        self._writes, self._index, self._known = writes, index, known
+    def __init__(self, word: Word, index: _Index, known: Known, who: Bit, clock: Clock) -> None:
+        self._word, self._writes, self._index, self._known = word, word.writes, index, known
         self._who, self._clock = who, clock
 
     def needed(self, compare: int, value: int) -> list[Write]:
@@ -229,6 +293,7 @@ class _Hearing:
         needed, left = [], possible
         while left:
             *left, one = left
+            self._word.work += len(possible)
             # What is not left has been seen to be unneeded: let it do.
             kept = {write.over for write in left}
             ordered = sorted(possible, key=lambda write: write.over in kept)
@@ -315,6 +380,7 @@ class _Hearing:
     def _possible(self, places: Iterable[int]) -> Iterator[Write]:
         """The writes there that may or may not have come before the wait."""
         for place in places:
+            self._word.work += 1
             write = self._writes[self._index.overs[place]]
             if self._open(write):
                 yield write

@@ -6,19 +6,16 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.accesses import Access
 from gpushmem.check.bounds import Outside
-from gpushmem.check.calls import Call
 from gpushmem.check.history import Divergence, History
-from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.lost_wakeups import Missed, NotResident
+from gpushmem.check.memory_names import named, named_memory, of, of_array, of_block
+from gpushmem.check.problem import Problem
+from gpushmem.check.race_problem import race_problems
 from gpushmem.check.races import Race
-from gpushmem.check.synchronization import Update
 from gpushmem.check.uninitialized import Unwritten
-from gpushmem.check.vector_clock import CALLED, Clock
-from gpushmem.ops import CMP_EQ, QP_ANY, QP_DEFAULT
-from gpushmem.ops.row import RETURN
+from gpushmem.ops import CMP_EQ
 
 __all__ = ["KINDS", "Problem", "problems", "text_of"]
 
@@ -49,7 +46,7 @@ def problems(
             for one in bounds
         ),
         (_Unwritten(history, one) for one in unwritten),
-        (_Race(history, one) for one in found),
+        race_problems(history, found),
         (_Missed(history, one) for one in missed),
         (_NotResident(history, one) for one in not_resident),
         _divergent(history),
@@ -94,94 +91,6 @@ def _in_short(text: str) -> str:
     return f"{text.partition(chr(10))[0]} ({' and '.join(WHERE.findall(text))})"
 
 
-class Problem:
-    """One problem, in words."""
-
-    history: History
-    accesses: list[tuple[Access, int]]  # each with the thread that makes it
-    seen: int
-    label = "memory"  # of what `memory` tells
-
-    def kind(self) -> str:
-        """The kind of bug."""
-        raise NotImplementedError
-
-    def what(self) -> str:
-        """What is wrong, in a sentence."""
-        raise NotImplementedError
-
-    def memory(self) -> str:
-        """Where."""
-        raise NotImplementedError
-
-    def cure(self) -> str:
-        """What is missing."""
-        raise NotImplementedError
-
-    def text(self) -> str:
-        """For people."""
-        lines = [f"{self.kind()}: {self.what()}", f"  {self.label}: {self.memory()}"]
-        for access, thread in self.accesses:
-            lines.append(f"  {self.who(access, thread)} {self.does(access)} it at {access.site}")
-            if source := self.source(access.site):
-                lines.append(f"      {source}")
-        lines.append(f"  {self.cure()}")
-        if self.seen > 1:
-            lines.append(f"  (seen {self.seen} times at these lines)")
-        return "\n".join(lines) + "\n"
-
-    def data(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "kind": self.kind(),
-            "message": self.what(),
-            "memory": self.memory(),
-            "accesses": [
-                {
-                    "by": self.who(access, thread), "does": self.does(access), "line": access.site,
-                    "operation": access.op.name if access.op else None,
-                }
-                for access, thread in self.accesses
-            ],
-            "cure": self.cure(),
-            "count": self.seen,
-        }  # fmt: skip
-
-    def key(self) -> Any:
-        """What other runs of the job find is the same if this is."""
-        return self.kind(), tuple((access.site, self.does(access)) for access, _ in self.accesses)
-
-    # --- the parts
-
-    def does(self, access: Access) -> str:
-        """What an access does."""
-        return _does(access)
-
-    def who(self, access: Access, thread: int) -> str:
-        """Who makes an access."""
-        return ("" if self.history.without_pes else f"PE {access.pe}, ") + self._who(access, thread)
-
-    def _who(self, access: Access, thread: int) -> str:
-        if not access.launch:
-            return "the host,"
-        pe = self.history.pes[access.pe]
-        facts = pe.launch_facts[access.launch]
-        threads = pe.launches[access.launch].threads
-        block, lane = divmod(thread, threads)
-        if facts["kernel"].endswith(" on the host"):
-            return "the host,"
-        if facts.get("work"):
-            return f"{facts['kernel']},"
-        each = f"block {block}" if access.op and access.op.scope == "block" else (
-            f"block {block}, thread {lane}"
-        )  # fmt: skip
-        return f"kernel {facts['kernel']}, {each},"
-
-    def source(self, site: str) -> str:
-        """The text of a line."""
-        return self.history.source(site)
-
-
 class _OutOfBounds(Problem):
     """An access outside of all arrays."""
 
@@ -205,7 +114,7 @@ class _OutOfBounds(Problem):
         if self.array is None:
             return f"offset {self.place:#x} of the symmetric heap of PE {owner}, before all arrays"
         end = self.array["array"] + self.array["bytes"]
-        return f"{_past(self.place - end)} {_named(self.array, owner)}"
+        return f"{_past(self.place - end)} {named(self.array, owner)}"
 
     def cure(self) -> str:
         if self.array is None:
@@ -231,10 +140,10 @@ class _Beside(_OutOfBounds):
 
     def memory(self) -> str:
         start = self.memory_of["memory"]
-        named = _named_memory(self.history, self.access.pe, self.memory_of)
+        array = named_memory(self.history, self.access.pe, self.memory_of)
         if self.place < start:
-            return f"{start - self.place} bytes before the start of {named}"
-        return f"{_past(self.place - start - self.memory_of['bytes'])} {named}"
+            return f"{start - self.place} bytes before the start of {array}"
+        return f"{_past(self.place - start - self.memory_of['bytes'])} {array}"
 
     def cure(self) -> str:
         name = self.memory_of["name"] or "the array"
@@ -306,7 +215,7 @@ class _Endless(Problem):
         raise NotImplementedError
 
     def memory(self) -> str:
-        return _of(self.history, self.wait, self.wait.start + self.element * self.wait.size)
+        return of(self.history, self.wait, self.wait.start + self.element * self.wait.size)
 
 
 class _NotResident(_Endless):
@@ -371,312 +280,10 @@ class _Unwritten(Problem):
     def memory(self) -> str:
         owner = self.access.space[1]
         if self.array is None:
-            return _of_block(self.history, owner, self.place)
-        return _of_array(self.array, owner, self.place)
+            return of_block(self.history, self.access, self.place)
+        return of_array(self.array, owner, self.place)
 
     def cure(self) -> str:
         if self.array is None:
             return "missing: a write before this: blocks start with unwritten shared memory"
         return "missing: a write before this, or zeros() instead of empty()"
-
-
-def _of_array(array: dict[str, Any], owner: int, place: int) -> str:
-    """The element of an array that a byte is in, for people."""
-    return _named(array, owner, f"[{(place - array['array']) // array['item']}]")
-
-
-def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
-    """An array, for people."""
-    name = f"`{array['name'] or 'symmetric array'}{index}`"
-    return (
-        f"{name} on PE {owner} ({array['dtype']}, shape {tuple(array['shape'])}, allocated at "
-        f"{array['where']})"
-    )
-
-
-def _of_block(history: History, owner: int, place: int) -> str:
-    """A byte of a block's shared memory, for people."""
-    whose = "" if history.without_pes else f" of PE {owner}"
-    return f"shared memory{whose}, byte {place & (1 << BLOCK_BITS) - 1}"
-
-
-def _of_device(history: History, owner: int, start: int) -> str:
-    """A byte of memory that is not symmetric, for people."""
-    for memory in reversed(history.pes[owner].memories):
-        if memory["memory"] <= start < memory["memory"] + max(memory["bytes"], 1):
-            named = _named_memory(history, owner, memory)
-            return f"byte {start - memory['memory']} of {named}"
-    return f"memory of PE {owner} that is not symmetric, address {start:#x}"
-
-
-def _named_memory(history: History, owner: int, memory: dict[str, Any]) -> str:
-    """Memory that is not symmetric, for people."""
-    whose = "" if history.without_pes else f" on PE {owner}"
-    return (
-        f"`{memory['name'] or 'device array'}`{whose} ({memory['bytes']} bytes, allocated at "
-        f"{memory['where']})"
-    )
-
-
-def _of_heap(history: History, access: Access, start: int) -> str:
-    """The element of an array that an access is to, for people."""
-    owner = access.space[1]
-    for array in reversed(history.pes[access.pe].arrays):
-        if array["array"] <= start < array["array"] + max(array["bytes"], 1):
-            return _of_array(array, owner, start)
-    return f"offset {start:#x} of the symmetric heap of PE {owner}"
-
-
-def _of(history: History, access: Access, start: int) -> str:
-    """The memory of an access, at a place, for people."""
-    kind, owner = access.space[:2]
-    if kind == "shared":
-        return _of_block(history, owner, start)
-    if kind == "memory":
-        return _of_device(history, owner, start)
-    return _of_heap(history, access, start)
-
-
-class _Race(Problem):
-    """One race, in words."""
-
-    def __init__(self, history: History, race: Race) -> None:
-        self.history, self.race = history, race
-        self.threads = [
-            access.thread + access.step * element
-            for access, element in zip(race[:2], race.element, strict=True)
-        ]
-        both = list(zip(race[:2], self.threads, strict=True))
-        # An operation that goes on after its call comes first, then what writes.
-        both.sort(key=lambda one: (not _goes_on(one[0]), not one[0].writes))
-        (self.first, self.one), (self.second, self.two) = self.accesses = both
-        self.seen = race.seen
-
-    def kind(self) -> str:
-        if self.first.atomic and self.first.too_narrow_for(self.second):
-            return "scope"
-        return "ordering" if self._half_ordered() else "race"
-
-    def what(self) -> str:
-        a, b = self.first, self.second
-        name = a.op.name if a.op else "a store" + " to another PE's memory" * (a.away is not None)
-        if self._half_ordered():
-            if not a.writes:
-                return f"the source of {name} is changed before it has been read"
-            if a.op and a.op.plain == "get":
-                return f"what {name} fetches is used before it has arrived"
-            return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
-        if a.atomic and b.atomic and a.too_narrow_for(b):
-            return "cuda.atomic is atomic for the threads of its own GPU only"
-        if a.atomic and b.atomic and a.is_other_word(b):
-            return "atomic accesses of different widths, or to parts of a word, are not atomic"
-        if a.atomic and b.atomic:
-            return "a word is set and changed in any order: the change may be lost"
-        two = "two writes" if a.writes and b.writes else "a write and a read"
-        return f"nothing orders {two} of the same memory"
-
-    def memory(self) -> str:
-        access = self.second if self.second.size <= self.first.size else self.first
-        start = access.start + access.stride * self._element(access)
-        return _of(self.history, access, start)
-
-    def _element(self, access: Access) -> int:
-        which = 0 if access is self.race.first else 1
-        return self.race.element[which]
-
-    def _half_ordered(self) -> bool:
-        """Whether the call of the first is known to come first, and only its end is not."""
-        return self._called(self.history.clock_of(self.second, self.two))
-
-    def _called(self, clock: Clock) -> bool:
-        """Whether a clock knows that the first has been called, or stored but not fenced."""
-        access = self.first
-        if access.call is not None:
-            return access.call.over(CALLED).known(clock)
-        launch = self.history.pes[access.pe].launches.get(access.launch)
-        if launch is None or not access.writes:
-            return False
-        return launch.over(self.one, access.when, clock)
-
-    def cure(self) -> str:
-        half = self.kind() == "ordering"
-        return f"missing: {self._missing_order() if half else self._missing_sync()}"
-
-    def _missing_order(self) -> str:
-        """What would make sure of the end of the first."""
-        a = self.first
-        quiet = _named_by(a.call, "quiet")
-        if not a.writes:
-            remote = a.op is not None and _remote(a)
-            return (
-                f"{quiet} between the two, by PE {a.pe}"
-                if remote
-                else f"flush() or {quiet} between the two"
-            )
-        if a.op is not None and not _remote(a):
-            return f"{quiet} between the two"
-        told = self._told_by()
-        if told is None:
-            return f"{quiet} between the two, by PE {a.pe}"
-        call, there = told
-        line = f"{call.op.name} at {call.site.partition(' in ')[0]}"
-        if not there:
-            return f"{quiet} before {line}"
-        if a.call is not None and QP_DEFAULT != a.call.qp != call.qp != QP_DEFAULT:
-            return f"one qp_fence() of the queue pairs of both before {line}, or {quiet}"
-        if a.call is not None and (a.call.qp == QP_DEFAULT) != (call.qp == QP_DEFAULT):
-            return f"{quiet} before {line}: fences order no operations on different queue pairs"
-        both = a.op is not None and a.op.plain == "put" and call.op.plain == "signal_op"
-        instead = f", or {a.op.base}_signal instead of the two calls" if a.op and both else ""
-        return f"{_named_by(call, 'fence')} before {line}{instead}"
-
-    def _missing_sync(self) -> str:
-        """What would order the two."""
-        a, b = self.first, self.second
-        if self.kind() == "scope":
-            narrow = a if a.op is None else b
-            return f"an operation of gpushmem, such as atomic_add, at {narrow.site}"
-        if a.atomic and b.atomic and a.is_other_word(b):
-            return f"one width for both, {a.size} and {b.size} bytes here, or an order"
-        if b.op is not None and b.op.facts.waits_for and a.writes and not a.atomic:
-            what = "the store" if a.op is None else a.op.name
-            return f"p, atomic_set or signal_op instead of {what}, as {b.op.name} waits for it"
-        neighbour = self._neighbour()
-        if neighbour is not None:
-            return (
-                f"cuda.syncthreads() between: thread {neighbour} of the block has waited for it, "
-                "this one has not"
-            )
-        unfenced = self._unfenced() or self._seen_unfenced()
-        if unfenced is not None:
-            return unfenced
-        if a.pe != b.pe:
-            told = self._told_by_another()
-            if told is not None:
-                return told
-            return (
-                f"PE {a.pe} has to tell PE {b.pe}, or the reverse, that it is done, by a signal "
-                "that the other waits for, or both have to meet in a barrier"
-            )
-        if a.launch != b.launch:
-            return "the host has to wait for the kernel, or both run on one stream"
-        threads = self.history.pes[a.pe].launches[a.launch].threads
-        if self.one // threads != self.two // threads:
-            return "blocks of a grid meet in grid.sync(), or when the kernel ends"
-        one, two = self.one % threads // LANES, self.two % threads // LANES
-        return f"cuda.syncthreads(){' or cuda.syncwarp()' * (one == two)} between the two"
-
-    def _neighbour(self) -> int | None:
-        """A thread of the second's block that has come to know that the first is over."""
-        b = self.second
-        launch = self.history.pes[b.pe].launches.get(b.launch)
-        if launch is None or self.first.pe == b.pe:
-            return None
-        for thread, (_, clocks, _) in launch.past.items():
-            near = thread // launch.threads == self.two // launch.threads and thread != self.two
-            if near and self.history.over(self.first, self.one, clocks[-1]):
-                return thread % launch.threads
-        return None
-
-    def _told_by_another(self) -> str | None:
-        """What the thread of the first lacks, if another one of its kernel tells the second."""
-        a, clock = self.first, self.history.clock_of(self.second, self.two)
-        launch = self.history.pes[a.pe].launches.get(a.launch)
-        if launch is None:
-            return None
-        since = a.stamp or launch.at(self.one, a.when)[1]
-        told = [
-            write.call
-            for word in self.history.waits.words.values()
-            for write in word.writes.values()
-            if isinstance(write.call, Call)
-            and (write.call.by, int(write.call.record["launch"])) == (a.pe, a.launch)
-            and int(write.call.record["thread"]) != self.one
-            and write.call.stamp > since
-            and write.over.known(clock)
-        ]
-        if not told:
-            return None
-        call = min(told, key=lambda call: call.stamp)
-        thread = int(call.record["thread"])
-        near = thread // launch.threads == self.one // launch.threads
-        line = f"{call.op.name} at {call.site.partition(' in ')[0]}"
-        return (
-            f"{'cuda.syncthreads()' if near else 'grid.sync()'} before {line}: thread "
-            f"{thread % launch.threads} of {'the' if near else 'another'} block tells PE "
-            f"{self.second.pe}, and does not know of this"
-        )
-
-    def _unfenced(self) -> str | None:
-        """The fence before the atomic operation that would then tell the second of the first."""
-        history, clock = self.history, self.history.clock_of(self.second, self.two)
-        own = self.second.pe, self.second.launch, self.two
-        for where, word in history.waits.words.items():
-            locked = any(taken.known(clock) for taken, _ in history.waits.taken.get(where, ()))
-            for write in word.writes.values():
-                by = write.call
-                line = by.site.partition(" in ")[0]
-                if by.who() == own:
-                    continue
-                if history.over(self.first, self.one, write.clock) or not (
-                    locked or write.over.known(clock)
-                ):
-                    continue
-                if isinstance(by, Call) and self._called(write.clock):
-                    order = "fence" if where[0] == self.first.space else "quiet"
-                    return f"{_named_by(by, order)} before {by.op.name} at {line}"
-                if isinstance(by, Update) and history.over(self.first, self.one, by.clock):
-                    system = "_system" * (self.first.pe != self.second.pe)
-                    return f"cuda.threadfence{system}() before the {by.what} at {line}"
-        return None
-
-    def _seen_unfenced(self) -> str | None:
-        """The fence after the atomic operation that has seen that the other is over."""
-        for access, thread in ((self.second, self.two), (self.first, self.one)):
-            launch = self.history.pes[access.pe].launches.get(access.launch)
-            if launch is None or access.op is not None:
-                continue
-            scope = self.history.scope(self.first, self.one, self.second, self.two)
-            seen = launch.unfenced(thread, access.when, scope)
-            if seen is not None:
-                system = "_system" * (self.first.pe != self.second.pe)
-                line = seen.partition(" in ")[0]
-                return f"cuda.threadfence{system}() after the atomic operation at {line}"
-        return None
-
-    def _told_by(self) -> tuple[Call, bool] | None:
-        """The call by which the second learned of the first, and whether it is to the same PE."""
-        clock = self.history.clock_of(self.second, self.two)
-        told = [
-            (write.call, space == self.first.space)
-            for (space, _), word in self.history.waits.words.items()
-            for write in word.writes.values()
-            if write.over.known(clock)
-            and self._called(write.clock)
-            and isinstance(write.call, Call)
-        ]
-        return min(told, key=lambda one: one[0].stamp, default=None)
-
-
-def _named_by(call: Call | None, orders: str) -> str:
-    """The fence or quiet of a call's queue pair, as a program calls it."""
-    on_qp = call is not None and call.qp not in (QP_DEFAULT, QP_ANY)
-    return f"{'qp_' * on_qp}{orders}()"
-
-
-def _goes_on(access: Access) -> bool:
-    """Whether an access may take place after the call that makes it has returned."""
-    if access.op is None:
-        return False
-    completion = access.op.facts.completion
-    return access.writes or (completion is not None and completion.source != RETURN)
-
-
-def _remote(access: Access) -> bool:
-    """Whether an operation's access is to memory that the caller named with a PE."""
-    return access.space != ("heap", access.pe) if access.space[0] == "heap" else False
-
-
-def _does(access: Access) -> str:
-    verb = "writes" if access.writes else "reads"
-    return f"{access.op.name} {verb}" if access.op else verb

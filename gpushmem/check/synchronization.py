@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import sys
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, other_pe
-from gpushmem.check.calls import Call
+from gpushmem.check.calls import Call, Change
 from gpushmem.check.conditions import CHANGES, Write
 from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Launch, Taken
-from gpushmem.check.pe_memory import Pe
+from gpushmem.check.log import HOST, Record
+from gpushmem.check.pe_memory import Pe, unheard_sums
 from gpushmem.check.reads_from import Heard, Replaced, Word
-from gpushmem.check.vector_clock import CALLED, UPDATED, Bit, Clock
+from gpushmem.check.vector_clock import CALLED, EARLIER, UPDATED, Bit, Clock
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
-from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, XOR
+from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, STORE, XOR
 
-__all__ = ["HOW", "Update", "Waits"]
+__all__ = ["HOW", "Lock", "Outcome", "Section", "Update", "Waits"]
 
 HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
 SETS = "set", "swap", "compare_swap", "p"
+GIVERS = 256  # of the writes that may give a lock back, so many are looked at
 INTEGER, TRUTH = 0, 1  # what a result is
 # Ends of names: one word is enough.
 ANY, SOME = ("_any", "_any_vector"), ("_some", "_some_vector")
@@ -51,12 +55,16 @@ class Update(NamedTuple):
         return self.pe, self.launch, self.thread
 
 
-class Bits(NamedTuple):
+class Held(NamedTuple):
     """Bits of a word, as they were before somebody changed all of them, and saw it."""
 
     mask: int
     value: int
     made: int  # what they have become
+
+    def are(self, number: int | None) -> bool:
+        """Whether they are as before in a number."""
+        return number is not None and number & self.mask == self.value & self.mask
 
     def are_again(self, write: Write) -> bool:
         """Whether a write makes of them what they were."""
@@ -72,15 +80,15 @@ class Bits(NamedTuple):
                 "xor": changed and self.mask != -1}.get(write.how, False)  # fmt: skip
 
 
-def _changed(how: str, old: int, value: int | None) -> Bits | None:
+def _changed(how: str, old: int, value: int | None) -> Held | None:
     """The bits that a lock may have which an operation has taken; None if it has changed none."""
     if value is None or how == "xor":
         return None
     if how == "set":
-        return Bits(-1, old, value) if old != value else None
+        return Held(-1, old, value) if old != value else None
     mask = value if how == "or" else ~value
     free = 0 if how == "or" else mask
-    return Bits(mask, free, mask - free) if mask and old & mask == free else None
+    return Held(mask, free, mask - free) if mask and old & mask == free else None
 
 
 class Store(NamedTuple):
@@ -112,6 +120,67 @@ class Store(NamedTuple):
         """Nothing: a clock that had it would have all that was done since the event before."""
 
 
+class Outcome(NamedTuple):
+    """What words are after a part of a job."""
+
+    words: dict[Any, int | None]  # their numbers, but for 0; None: it is not known
+    locks: dict[Any, Held]  # that are taken: by word, and which bits of it
+
+
+class Section(NamedTuple):
+    """From where somebody has taken a lock to where it is given back."""
+
+    since: int  # a stamp
+    taken: Bit
+    back: Write | None  # None: it is not given back any more
+    until: int
+    bits: Held
+
+
+class Lock:
+    """A lock: who had it, and when."""
+
+    def __init__(self, sections: list[Section]) -> None:
+        self._sections = sorted(sections, key=lambda section: section.since)
+        self._since = [section.since for section in self._sections]
+        self._until = [*accumulate((section.until for section in self._sections), max)]
+
+    def around(self, stamp: int) -> Iterator[Section]:
+        """The sections that begin before a stamp and end after it."""
+        k = bisect_right(self._since, stamp) - 1
+        while k >= 0 and self._until[k] >= stamp:
+            if self._sections[k].until >= stamp:
+                yield self._sections[k]
+            k -= 1
+
+
+class _Words(dict[Any, Word]):
+    """The words that somebody looks at, as they were before."""
+
+    def __init__(self, exact: bool, before: dict[Any, int | None]) -> None:
+        self._exact, self._before = exact, before
+
+    def __missing__(self, where: Any) -> Word:
+        number = self._before.get(where, 0)
+        by = Update("what was before", "?", Clock(), 0, 0, 0, 0)
+        earlier = Write(EARLIER, "set", number, by.clock, by, -1) if number != 0 else None
+        self[where] = word = Word(self._exact, earlier)
+        return word
+
+
+def _stored(pe: Pe) -> Iterator[tuple[Any, int, int]]:
+    """Memory to which a PE's kernels and its host have stored."""
+    rows = pe.plain[pe.plain["how"] == STORE]
+    for number, low, end in np.unique(rows[["space", "low", "end"]]).tolist():
+        if number != SHARED_MEMORY:
+            yield pe.space(number, 0), low, end
+    records = pe.trace.records
+    hosts = records["words"][records["kind"] == HOST]
+    for address, nbytes, _, stride, times, _ in hosts[hosts[:, 2] == STORE].tolist():
+        space, start = pe.place(address, 0)
+        yield space, start, start + stride * (times - 1) + nbytes
+
+
 def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
     """Which of the `n` words of a wait, or a test, its result is about."""
     _, status, some = call.contents
@@ -125,15 +194,17 @@ def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
 class Waits:
     """The words, and what was heard of their writes."""
 
-    def __init__(self, exact: bool = False) -> None:
-        self.words: dict[Any, Word] = defaultdict(Word)
+    def __init__(self, exact: bool, before: Outcome) -> None:
+        self._before = before
+        self.words = _Words(exact, before.words)
+        self._totals: dict[Any, tuple[int | None, Any]] = {}  # words that nobody looks at
         self.heard: dict[Any, Heard] = {}  # by each wait
         # Whether a read orders what it has seen in this run, not only what it must have seen: for
         # those who look at every other order, too.
         self.exact = exact
         self.hears = False  # whether waits order anything yet
-        self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
-        self._updates: dict[Any, dict[Any, Bit]] = {}  # of a word: by thread and clock
+        self.locks: list[Lock] = []
+        self._sections: dict[Any, list[Section]] = {}  # by word, and which bits of it
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
         # ... and the write of another block that it is for, which may not run at the same time.
@@ -142,13 +213,22 @@ class Waits:
     def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
         self._last = last
+        self.missed, self.not_resident = [], []
+        for word in self.words.values():
+            word.begin()
         for where, store, value, site in stores:
             self._store(where, store, value, site)
         self._places = self._by_space()
+        self._totals = {}
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
-        self.taken: dict[Any, list[tuple[Bit, Bits]]] = defaultdict(list)
+        self.taken: dict[Any, list[tuple[Bit, Held]]] = defaultdict(list)
+        for (where, _), bits in self._before.locks.items():
+            if where in self.words and EARLIER in self.words[where].writes:
+                self.taken[where].append((EARLIER, bits))
         self.relaxed: dict[Bit, Taken] = {}  # of these, those that have to fence then
         self._counted: dict[Any, bool] = {}
+        self._updates: dict[Any, dict[Any, Bit]] = {}  # of a word: by thread and clock
+        self.__dict__.pop("_heard_by", None)
 
     def _store(self, where: Any, store: Store, value: int, site: str) -> None:
         clock, stamp = store.clock()
@@ -185,24 +265,32 @@ class Waits:
         return found
 
     def find_locks(self) -> None:
-        """When all is known."""
-        self.sections = []
+        """When the log has been gone through, for the next time."""
+        takers: dict[Any, list[tuple[Bit, Held]]] = defaultdict(list)
         for where, taken in self.taken.items():
-            for mask in dict.fromkeys(bits.mask for _, bits in taken):
-                if sections := self._of_lock(where, mask):
-                    self.sections.append(sections)
+            for over, bits in taken:
+                takers[where, bits.mask].append((over, bits))
+        self._sections = {
+            (where, mask): self._sections_of(where, takers[where, mask]) for where, mask in takers
+        }
+        self.locks = [Lock(sections) for sections in self._sections.values() if sections]
 
-    def _of_lock(self, where: Any, mask: int) -> list[tuple[Bit, Write]]:
-        """From where bits are changed, by who saw what they were, to where they are that again."""
-        writes = self.words[where].writes.values()
-        sections = []
-        for taken, bits in self.taken[where]:
-            if bits.mask != mask:
-                continue
-            given = (w for w in writes if bits.are_again(w) and w.over != taken)
+    def _sections_of(self, where: Any, takers: list[tuple[Bit, Held]]) -> list[Section]:
+        """From where bits are changed, by who saw what they were, to where they are that again.
+
+        The last one may go on, or end when all is over.
+        """
+        writes, sections = self.words[where].writes, []
+        ordered = sorted(writes.values(), key=lambda write: write.stamp)
+        for taken, bits in takers:
+            since = writes[taken].stamp
+            first = bisect_left(ordered, since, key=lambda write: write.stamp)
+            near = (w for w in ordered[first : first + GIVERS] if w.over != taken)
+            given = (w for w in near if bits.are_again(w))
             back = next((w for w in given if taken.known(w.clock)), None)
-            if back is not None:
-                sections.append((taken, back))
+            if back is not None or taken == takers[-1][0]:
+                until = sys.maxsize if back is None else back.stamp
+                sections.append(Section(since, taken, back, until, bits))
         return sections
 
     def held(self, taken: Bit, clock: Clock, scope: int) -> bool:
@@ -241,15 +329,14 @@ class Waits:
 
     def _hear(
         self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int, block: Any,
-        read: tuple[Any, int] | None = None,
-    ) -> Iterable[Write]:  # fmt: skip
-        """Let a clock know what was seen; `read`: of what is no wait, the call, and its stamp."""
+        stamp: int, *, reads: bool,
+    ) -> list[Write]:  # fmt: skip
+        """Let a clock know what was seen, and return it; `reads`: by what is no wait."""
         word = self.words[where]
         if not self.hears:
-            return ()
-        if self.exact and read is not None:
-            call, stamp = read
-            heard = word.read(call, clock, stamp, block)
+            return []
+        if word.is_long or (self.exact and reads):
+            heard = word.read(clock, stamp, block)
         else:
             heard = word.hear(who, clock, compare, value, block)
         self.heard[who, index] = heard
@@ -274,7 +361,7 @@ class Waits:
             compare, value = CMP_EQ, result
         _, address, item, size, _, _ = looked[0]
         for index in _looked_at(call, size // item, result):
-            where = pe.place(address + index * item, int(call.record["launch"]))
+            where = pe.place(address + index * item, call.record.launch)
             # Who knows this of the wait, comes after it.
             call.mark(clock, CALLED)
             who, expected = call.over(CALLED), values.get(index, value)
@@ -289,8 +376,8 @@ class Waits:
             waits = op.waits
             if waits and looks and truth == INTEGER:
                 waits, compare, expected = False, CMP_EQ, result
-            block, read = pe.block_of(call.who()), None if waits else (call, stamp)
-            self._hear(where, who, index, clock, compare, expected, block, read)
+            block = pe.block_of(call.who())
+            self._hear(where, who, index, clock, compare, expected, block, stamp, reads=not waits)
 
     def _needs_others(
         self, pe: Pe, call: Call | Update, index: int, where: Any, clock: Clock, heard: Any
@@ -310,16 +397,19 @@ class Waits:
 
     def _fetch(self, pe: Pe, call: Call, clock: Clock, old: int, stamp: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
-        block = pe.block_of(call.who())
-        self._hear(call.word, call.over(CALLED), 0, clock, CMP_EQ, old, block, (call, stamp))
-        change = call.op.base.removeprefix("atomic_")
+        block, who = pe.block_of(call.who()), call.over(CALLED)
+        self._hear(call.word, who, 0, clock, CMP_EQ, old, block, stamp, reads=True)
+        word, change = self.words[call.word], call.op.base.removeprefix("atomic_")
         if call.update is None or change not in ("compare_swap", "swap", "fetch_or", "fetch_and"):
             return
-        if change == "compare_swap" and old != call.compare:
-            self.words[call.word].drop(call.update)
-            return
+        if change == "compare_swap":
+            swap, call.swap = call.swap, None
+            if old != call.compare:
+                return
+            if swap is not None:
+                word.put(swap)
         bits = _changed(call.update.how, old, call.value)
-        if bits is not None:
+        if bits is not None and not word.is_long:
             self.taken[call.word].append((call.update.over, bits))
 
     def _is_counted(self, where: Any) -> bool:
@@ -345,7 +435,8 @@ class Waits:
         self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit, looked_at: bool
     ) -> None:
         """What a call writes to a word, which somebody looks at or not."""
-        how, value = "set", call.value  # None: it may be anything
+        how = "set"
+        value: int | None = call.value  # None: it may be anything
         if effect.kind == SIGNAL:
             how = "add" if call.compare == SIGNAL_ADD else "set"
         else:
@@ -360,20 +451,58 @@ class Waits:
             clock = clock.copy()
             call.mark(clock, CALLED)
         goes_on = how in CHANGES or call.op.returns.dtype is not None
-        call.update = Write(over, how, value, clock, call, call.stamp, goes_on)
-        if looked_at:
-            self.words[where].put(call.update)
+        call.update = Change(over, how, value)
+        write = Write(*call.update, clock, call, call.stamp, goes_on)
+        if looked_at and call.op.base == "atomic_compare_swap":
+            call.swap = write
+        elif looked_at:
+            self.words[where].put(write)
+        else:
+            self._sum_up(where, write)
 
-    def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> Bit:
+    def _sum_up(self, where: Any, write: Write) -> None:
+        """What a word that nobody looks at is now: somebody may look later."""
+        number, by = self._totals.get(where, (self._before.words.get(where, 0), None))
+        who = write.call.who()
+        if write.how == "set":
+            sure = by in (None, who) or write.value == number
+            number, by = write.value if sure else None, who
+        elif number is not None:
+            number = None if write.value is None else CHANGES[write.how](number, write.value)
+        self._totals[where] = number, by
+
+    def outcome(self, pes: Iterable[Pe]) -> Outcome:
+        """What words are at the end."""
+        made = self._before.words | {where: number for where, (number, _) in self._totals.items()}
+        for pe in pes:
+            for address, added in unheard_sums(pe, pe.trace.records).items():
+                where = pe.place(address, 0)
+                before = made.get(where, 0)
+                made[where] = None if added is None or before is None else before + added
+        # What is stored in other ways to words that nobody looks at.
+        for space, start, end in chain.from_iterable(map(_stored, pes)):
+            for where in [w for w in made if w[0] == space and start <= w[1] < end]:
+                made[where] = None
+        made |= {where: word.number() for where, word in self.words.items()}
+        self.find_locks()
+        last = {key: some[-1] for key, some in self._sections.items() if some}
+        kept = {
+            key: bits for key, bits in self._before.locks.items() if not bits.are(made.get(key[0]))
+        }
+        taken = {key: one.bits for key, one in last.items() if one.back is None}
+        words = {where: number for where, number in made.items() if number != 0}
+        return Outcome(words, {k: bits for k, bits in kept.items() if k not in last} | taken)
+
+    def update(self, pe: Pe, record: Record, words: list[int], clock: Clock) -> Bit:
         """An atomic operation of numba.cuda; returns what a clock has that knows it."""
         address, as_called, operand, expected, old, _ = words
         what, used = as_called & 0xFF, bool(as_called >> 8)
-        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        launch, thread = pe.launches[record.launch], record.thread
         where = pe.place(address, launch.number)
         step = Bit(UPDATED, pe.pe, launch.number, launch.updates)
         launch.updates += 1
         launch.first_updates.setdefault(thread, step)
-        site, when, stamp = pe.site_of(record), int(record["clock"]), int(record["stamp"])
+        site, when, stamp = pe.site_of(record), record.clock, record.stamp
         looks = used and (what, operand) in ((ADD, 0), (OR, 0), (XOR, 0), (AND, -1))
         look = (site, where, what) if looks or (what == CAS and operand == expected) else None
         again = look is not None and launch.looked.get(thread) == (look, when - 1)
@@ -383,8 +512,8 @@ class Waits:
             self._needs_others(pe, by, 0, where, clock, (step, 0))
         block = pe.block_of((pe.pe, launch.number, thread))
         if used:
-            read, before = (None, stamp), clock.times.copy() if self.hears else {}
-            writes = self._hear(where, step, 0, clock, CMP_EQ, old, block, read)
+            before = clock.times.copy() if self.hears else {}
+            writes = self._hear(where, step, 0, clock, CMP_EQ, old, block, stamp, reads=True)
             seen = [(_scope(launch, thread, w.call), w.told(block)) for w in writes]
             launch.saw(thread, before, seen, site)
         if what != CAS or old == expected:
@@ -410,7 +539,7 @@ class Waits:
             write = Write(step, how, value, known, by, stamp, True, block, near)
             self.words[where].put(write)
             bits = _changed(how, old, value) if used and how != "add" else None
-            if bits is not None:
+            if bits is not None and not self.words[where].is_long:
                 self.taken[where].append((step, bits))
                 self.relaxed[step] = launch.took(thread, when, site)
         step.tell(clock)

@@ -94,18 +94,24 @@ def _arrays(history: History, owner: Pe, accesses: list[Access]) -> Iterator[_Me
     rows = np.concatenate(list(parts.values()))
     pes = np.repeat(list(parts), [len(part) for part in parts.values()])
     low, end, stamp = (np.ascontiguousarray(rows[name]) for name in ("low", "end", "stamp"))
-    for array, until in _lives(owner):
+    since = min(int(p.trace.records["stamp"].min(initial=NEVER)) for p in history.pes.values())
+    for k, array, until in _lives(owner):
+        if until <= since:
+            continue
         area = _Area(array["array"], array["array"] + array["bytes"], array["item"])
         here = (low < area.end) & (end > area.low) & (stamp >= array["since"]) & (stamp < until)
         others = [
             a for a in accesses
             if a.low < area.end and a.end > area.low and array["since"] <= a.stamp < until
         ]  # fmt: skip
-        yield _Memory(history, area, rows[here], pes[here], others, array)
+        before = history.before.written.get((owner.pe, k))
+        memory = _Memory(history, area, rows[here], pes[here], others, array, before)
+        history.arrays[owner.pe, k] = memory
+        yield memory
 
 
-def _lives(pe: Pe) -> Iterator[tuple[dict[str, Any], int]]:
-    """The arrays of a PE, each with the stamp at which its memory is allocated again."""
+def _lives(pe: Pe) -> Iterator[tuple[int, dict[str, Any], int]]:
+    """The arrays of a PE with their numbers, and the stamp when their memory is allocated again."""
     for k, array in enumerate(pe.arrays):
         end = array["array"] + array["bytes"]
         again = (
@@ -114,7 +120,7 @@ def _lives(pe: Pe) -> Iterator[tuple[dict[str, Any], int]]:
             if later["array"] < end and later["array"] + later["bytes"] > array["array"]
         )
         if array["bytes"]:
-            yield array, next(again, NEVER)
+            yield k, array, next(again, NEVER)
 
 
 def _shared(history: History, pe: Pe, spaces: dict[Any, list[Access]]) -> Iterator[_Memory]:
@@ -196,8 +202,10 @@ class _Memory:
         pes: Any,
         others: list[Access],
         array: dict[str, Any] | None = None,
+        before: Any = None,
     ) -> None:
         self._history, self._area, self.array = history, area, array
+        self._before = np.zeros(area.n, bool) if before is None else before
         self._rows, self._pes, self._others = rows, pes, others
         self.compared = 0  # with so many writes the last read was compared
 
@@ -243,7 +251,12 @@ class _Memory:
         _, stride, count, size, stamp, low, end = table.T
         whole = (low <= self._area.low) & (end >= self._area.end)
         whole &= (count == 1) | (abs(stride) <= size)
-        return int(stamp[whole].min(initial=NEVER))
+        return -1 if self._before.all() else int(stamp[whole].min(initial=NEVER))
+
+    @property
+    def written(self) -> Any:
+        """Which cells have been written, here or before."""
+        return self._before if self._before.all() else self._first[:-1] < NEVER
 
     @cached_property
     def _first(self) -> Any:
@@ -257,6 +270,7 @@ class _Memory:
         runs, cells, real = area.of_all(table[short])
         stamps = np.broadcast_to(table[short][runs, 4:5], cells.shape)
         np.minimum.at(first, cells[real], stamps[real])
+        first[:-1][self._before] = -1
         return first
 
     def _late(self, rows: Any) -> Any:
@@ -310,6 +324,8 @@ class _Memory:
     def _is_first(self, read: Access, one: Access) -> bool:
         """Whether an element is read before all that writes it."""
         low, end = one.low, one.end
+        if self._before[self._area.of(one.start, 0, 1, one.size)].any():
+            return False
         table, rows, others = self._writes
         near = np.flatnonzero((table[:, 5] < end) & (table[:, 6] > low))
         for k in near[np.argsort(table[near, 4])].tolist():

@@ -3,7 +3,7 @@
 `times` has for a thread how far it has come, and for a block or a grid how often it has met: all
 before that is known, but for stores to other PEs' memory, of which it has times of their own: of
 those that have arrived, that have been fenced, and that arrive before what is written to one PE.
-`masks` has a bit for each of many things, and those whose bit is set are known: the launches of a
+`masks` has numbers of many things, and those in a set are known: the launches of a
 PE that have ended, and of the operations that a PE has called for another (or for itself) those
 that were called, that have read their sources, whose data have arrived, and whose data arrive
 before what is written to the same PE from now on, on the same queue pair.
@@ -11,18 +11,18 @@ before what is written to the same PE from now on, on the same queue pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 
 __all__ = [
-    "CALLED", "DEFAULT_QPS", "DONE", "ENDED", "OUT", "READ", "SENT", "UPDATED", "Bit",
-    "Clock", "fenced_on", "is_fenced", "qps_in",
+    "CALLED", "DEFAULT_QPS", "DONE", "EARLIER", "ENDED", "NONE", "OUT", "READ", "SENT", "UPDATED",
+    "Bit", "Bits", "Clock", "Masks", "fenced_on", "is_fenced", "qps_in",
 ]  # fmt: skip
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
-CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
+CALLED, READ, DONE, FENCED, ENDED, UPDATED, BEFORE = range(7)
 # What ends a key of `Clock.times`: of what was stored to other PEs' memory, and has arrived there,
 # or has been fenced (for what arrives before what is written to one PE see `_to`); of loads, and of
 # stores that another PE need not see, but may overwrite.
@@ -54,16 +54,80 @@ def is_fenced(kind: Any) -> bool:
     return kind == FENCED or isinstance(kind, tuple)
 
 
+class Bits:
+    """A set of numbers, never changed: all below `base`, and `base + k` for each bit k of `rest`.
+
+    What a thread knows of its own operations is all up to the last one: short, however many.
+    """
+
+    __slots__ = ("base", "rest")
+
+    def __init__(self, base: int = 0, rest: int = 0) -> None:
+        if rest & 1:
+            ones = (~rest & (rest + 1)).bit_length() - 1
+            base, rest = base + ones, rest >> ones
+        self.base, self.rest = base, rest
+
+    def has(self, number: int) -> bool:
+        """Whether a number is one of them."""
+        return number < self.base or bool(self.rest >> (number - self.base) & 1)
+
+    def plus(self, number: int) -> Bits:
+        """These and one more."""
+        place = number - self.base
+        return self if place < 0 else Bits(self.base, self.rest | 1 << place)
+
+    def above(self, start: int) -> int:
+        """Those from a number on, as an integer with a bit for each."""
+        behind = self.base - start
+        if behind <= 0:
+            return self.rest >> -behind
+        return self.rest << behind | (1 << behind) - 1
+
+    def __or__(self, other: Bits) -> Bits:
+        high, low = (self, other) if self.base >= other.base else (other, self)
+        rest = high.rest | low.above(high.base)
+        return high if rest == high.rest else Bits(high.base, rest)
+
+    def __and__(self, other: Bits) -> Bits:
+        high, low = (self, other) if self.base >= other.base else (other, self)
+        if low.rest == 0 or high is low:
+            return low
+        return Bits(low.base, low.rest & high.above(low.base))
+
+    def covers(self, other: Bits) -> bool:
+        """Whether all of another set are in this one."""
+        if other.base > self.base:
+            return False
+        return not other.above(self.base) & ~self.rest
+
+    def without(self, other: Bits) -> Iterator[int]:
+        """Those that are not in another set."""
+        left = self.above(other.base) & ~other.rest
+        while left:
+            bit = left & -left
+            left ^= bit
+            yield other.base + bit.bit_length() - 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bits) and (self.base, self.rest) == (other.base, other.rest)
+
+    def __hash__(self) -> int:
+        return hash((self.base, self.rest))
+
+
+NONE = Bits()
+Masks = dict[Any, Bits]
+
+
 class Clock:
     """What somebody knows to be over."""
 
     __slots__ = ("masks", "times")
 
-    def __init__(
-        self, times: dict[Any, int] | None = None, masks: dict[Any, int] | None = None
-    ) -> None:
+    def __init__(self, times: dict[Any, int] | None = None, masks: Masks | None = None) -> None:
         self.times: dict[Any, int] = {} if times is None else times
-        self.masks: dict[Any, int] = {} if masks is None else masks
+        self.masks: Masks = {} if masks is None else masks
 
     def copy(self) -> Clock:
         """Another clock that knows the same."""
@@ -76,8 +140,14 @@ class Clock:
             if times.get(key, -1) < time:
                 times[key] = time
         for key, mask in other.masks.items():
-            mine = masks.get(key, 0)
-            if mine is not mask:  # copies of a clock share what they have not changed
+            mine = masks.get(key)
+            if mine is None:
+                masks[key] = mask
+            elif mine is mask or (mask.rest == 0 and mask.base <= mine.base):
+                pass  # copies of a clock share what they have not changed
+            elif mine.rest == 0 and mine.base <= mask.base:
+                masks[key] = mask
+            else:
                 masks[key] = mine | mask
 
     def meet(self, other: Clock) -> None:
@@ -93,21 +163,22 @@ class Clock:
 
     def has_all(self, other: Clock) -> bool:
         """Whether it knows all that another one knows."""
-        return all(self.masks.get(k, 0) & bits == bits for k, bits in other.masks.items()) and all(
+        return all(self.masks.get(k, NONE).covers(bits) for k, bits in other.masks.items()) and all(
             self.times.get(k, -1) >= time for k, time in other.times.items()
         )
 
     def has(self, kind: int, pe: int, target: int, bit: int) -> bool:
         """Whether a bit is set."""
-        return bool(self.masks.get((kind, pe, target), 0) >> bit & 1)
+        return self.masks.get((kind, pe, target), NONE).has(bit)
 
-    def put(self, kind: Any, pe: int, target: int, bits: int) -> None:
-        """Set bits."""
-        self.know((kind, pe, target), bits)
+    def put(self, key: Any, bit: int) -> None:
+        """Set a bit of the mask that a key names."""
+        self.masks[key] = self.masks.get(key, NONE).plus(bit)
 
-    def know(self, key: Any, bits: int) -> None:
+    def know(self, key: Any, bits: Bits) -> None:
         """Set bits of the mask that a key names."""
-        self.masks[key] = self.masks.get(key, 0) | bits
+        mine = self.masks.get(key)
+        self.masks[key] = bits if mine is None else mine | bits
 
     def time(self, key: tuple[Any, ...], away: int | None, seen: bool) -> int:
         """Up to when it knows what a thread or a block did; see `Launch.over`."""
@@ -120,7 +191,9 @@ class Clock:
         """Of calls of a PE that are known, know this, too: of those with bits of `on(target)`."""
         for key, mask in list(self.masks.items()):
             if key[0] == CALLED and key[1] == pe:
-                self.put(kind, pe, key[2], mask & on(key[2]))
+                bits = on(key[2])
+                found = mask if bits == -1 else Bits(0, mask.above(0) & bits)
+                self.know((kind, pe, key[2]), found)
 
     def complete(self, pe: int, on: Callable[[int], int] = lambda _: -1) -> None:
         """`quiet` of a PE: all that is known to have been called is over."""
@@ -129,9 +202,15 @@ class Clock:
         self.stores_are(OUT, pe)
 
     def fence(self, pe: int, qps: int, on: Callable[[int], int]) -> None:
-        """What is known to have been called or stored by a PE is fenced, on these queue pairs."""
+        """What is known to have been called or stored by a PE is fenced, on these queue pairs.
+
+        So is what has arrived: gets, which a fence does not order, leave no gaps then.
+        """
         for qp in qps_in(qps):
             self.know_of_calls(pe, fenced_on(qp), on)
+            for key, mask in list(self.masks.items()):
+                if key[0] == DONE and key[1] == pe:
+                    self.know((fenced_on(qp), pe, key[2]), mask)
         self.stores_are(SENT, pe)
 
     def stores_are(self, what: str, pe: int) -> None:
@@ -140,7 +219,7 @@ class Clock:
 
     def before_writes_to(self, pe: int, target: int, qp: int = QP_DEFAULT) -> None:
         """What is known when something arrives that a PE writes to another, or to itself, now."""
-        self.put(DONE, pe, target, self.masks.get((fenced_on(qp), pe, target), 0))
+        self.know((DONE, pe, target), self.masks.get((fenced_on(qp), pe, target), NONE))
         for key, _ in self._of(pe):
             sent, arrived = (*key, SENT), (*key, _to(target))
             if sent in self.times:
@@ -169,7 +248,7 @@ class Clock:
         self.times = {
             key: time
             for key, time in self.times.items()
-            if not (isinstance(key, tuple) and ended.get(key[0], 0) >> key[1] & 1)
+            if not (isinstance(key, tuple) and ended.get(key[0], NONE).has(key[1]))
         }
 
 
@@ -183,11 +262,15 @@ class Bit(NamedTuple):
 
     def known(self, clock: Clock) -> bool:
         """Whether a clock has it."""
-        mask = clock.masks.get(self[:3], 0)
-        if self.kind == READ:  # data that have arrived have been read
-            mask |= clock.masks.get((DONE, self.pe, self.target), 0)
-        return bool(mask >> self.bit & 1)
+        kind, pe, target, bit = self
+        if clock.masks.get((kind, pe, target), NONE).has(bit):
+            return True
+        # Data that have arrived have been read.
+        return kind == READ and clock.masks.get((DONE, pe, target), NONE).has(bit)
 
     def tell(self, clock: Clock) -> None:
         """Let a clock have it."""
-        clock.know(self[:3], 1 << self.bit)
+        clock.put(self[:3], self.bit)
+
+
+EARLIER = Bit(BEFORE, 0, 0, 0)  # all know it: what was before this part of a job

@@ -41,7 +41,6 @@ i8p = ir.IntType(8).as_pointer()
 word, int_ = types.intp, types.intc
 mmap = types.ExternalFunction("mmap", word(word, word, int_, int_, int_, word))
 mprotect = types.ExternalFunction("mprotect", int_(word, word, int_))
-usleep = types.ExternalFunction("usleep", int_(types.uintc))
 vsnprintf = types.ExternalFunction("vsnprintf", int_(word, word, word, word))
 simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
 
@@ -79,6 +78,21 @@ def posix_fallocate(typingctx: Any, fd: Any, start: Any, nbytes: Any) -> Any:
         return builder.call(function, [builder.trunc(args[0], i32), *args[1:]])
 
     return int_(word, word, word), codegen
+
+
+@intrinsic
+def usleep(typingctx: Any, microseconds: Any) -> Any:
+    """Let the core do something else for a time."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(i32, [i32]), "usleep"
+        )
+        builder.call(function, [builder.trunc(args[0], i32)])
+        return context.get_dummy_value()
+
+    return types.void(word), codegen
 
 
 @intrinsic

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.futures import Future
@@ -14,6 +14,9 @@ from torch.futures import Future
 from gpushmem.errors import ShmemError, WaitTimeout
 from gpushmem.source_lines import user_place
 from gpushmem.waiting_threads import TURN, Parked, acts_for, block_signals
+
+if TYPE_CHECKING:
+    from gpushmem.torch.checking import Flight
 
 __all__ = ["Call", "Queue", "Together", "Work", "failure"]
 
@@ -24,6 +27,7 @@ class Work(dist.Work):  # type: ignore[misc]
     _done = False
     _error: BaseException | None = None
     _future: Future[Any] | None = None
+    flight: Flight | None = None  # as the checker sees it
 
     def __init__(self, what: str, result: list[Any]) -> None:
         super().__init__()
@@ -38,6 +42,8 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _settle(self, error: BaseException | None) -> bool:
         """Note that the call has ended; returns whether somebody has its future."""
+        if self.flight is not None and error is None:
+            self.flight.over()
         with self._lock:
             self._error, self._done = error, True
             return self._future is not None
@@ -64,12 +70,16 @@ class Work(dist.Work):  # type: ignore[misc]
             self._await()
         if self._error is not None:
             raise self._error
+        if self.flight is not None:
+            self.flight.waited()
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
+        if self._done and self.flight is not None:
+            self.flight.waited()
         return self._done
 
     def is_success(self) -> bool:
@@ -82,6 +92,8 @@ class Work(dist.Work):  # type: ignore[misc]
         return self._result
 
     def get_future(self) -> Future[Any]:
+        if self.flight is not None:
+            self.flight.leave()
         with self._lock:
             if self._future is not None:
                 return self._future

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from gpushmem.torch.async_work import Call, Queue, Together, Work, failure
 from gpushmem.torch.call_forms import CallError, all_forms, flat, naming, only, root_of
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.profiles import profiling, recorded
+
+if TYPE_CHECKING:
+    from gpushmem.torch.checking import Flight, InFlight
 
 __all__ = ["ProcessGroup"]
 
@@ -75,20 +78,34 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._record.add_group(self._names, pes)
         name = f"gpushmem-torch-p2p-{int(self._team)}"
         self._messages = belongs(Messages(self._backend.mailbox(self._team), name, self._timeout))
+        self._checked: InFlight | None = None
+        if self._backend.recorder is not None:
+            from gpushmem.torch.checking import in_flight  # noqa: PLC0415  (for those who check)
+
+            self._checked = in_flight(self._backend.recorder)
+        self._pes, self._stream = list(pes), -2 - int(self._team)
 
     # --- making calls
 
-    def _make(self, what: str, opts: Any, run: Run, inputs: list[Any], outputs: list[Any]) -> Any:
-        """Make a call; in a profile of PyTorch's it is `gpushmem:` and its name."""
+    def _make(
+        self, what: str, opts: Any, run: Run, inputs: list[Any], outputs: list[Any],
+        writes: bool = True,
+    ) -> Any:  # fmt: skip
+        """Make a call; in a profile of PyTorch's it is `gpushmem:` and its name.
+
+        `writes`: whether it writes the outputs here.
+        """
         self._number += 1
         if self._record is not None:
             run = self._record.around(run, self._names, self._number, what, (inputs, outputs))
         if not profiling():
-            return self._made(what, opts, run, outputs)
+            return self._made(what, opts, run, inputs, outputs, writes)
         with recorded(what, inputs):
-            return self._made(what, opts, run, outputs)
+            return self._made(what, opts, run, inputs, outputs, writes)
 
-    def _made(self, what: str, opts: Any, run: Run, result: list[Any]) -> Any:
+    def _made(
+        self, what: str, opts: Any, run: Run, inputs: list[Any], result: list[Any], writes: bool
+    ) -> Any:
         """Make a call now, or let the group's thread do it; `run` gets how long it may wait."""
         seconds = self._timeout
         if opts is not None and opts.timeout > UNSET:
@@ -96,10 +113,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         # Whoever gives no options wants a `Work` with a result, as PyTorch's options have it.
         asynchronous = opts is None or getattr(opts, "asyncOp", False)
         if self._together is None and not asynchronous and self._queue.idle:
+            if self._checked is not None:
+                self._checked.recorder.waited_for(self._stream)  # all calls are made in order
+                self._checked.used(flat(inputs), flat(result) if writes else [])
             self._guarded(what, run, seconds)
             return self._done
         result = flat(result)
-        work = self._queue.put(Call(what, lambda: self._guarded(what, run, seconds), result))
+        work = Call(what, lambda: self._guarded(what, run, seconds), result)
+        if self._checked is not None:
+            work.flight = self._checked.begin(what, inputs, result if writes else [], self._stream)
+        self._queue.put(work)
         if asynchronous and allow_inflight():  # `wait_tensor` of compiled graphs waits, too
             for tensor in result:
                 torch._C._distributed_c10d._register_work(tensor, work)
@@ -185,7 +208,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if root == self._me:
                 memory.done(self._n if divided else 0)
 
-        return self._make("reduce", opts, run, tensors, tensors)
+        return self._make("reduce", opts, run, tensors, tensors, writes=root == self._me)
 
     @all_forms(1, c10d.BroadcastOptions, "root")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
@@ -206,7 +229,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if root != self._me:
                 memory.done()
 
-        return self._make("broadcast", opts, run, tensors, tensors)
+        return self._make("broadcast", opts, run, tensors, tensors, writes=root != self._me)
 
     def _only(self, rank: int, address: int, nbytes: int) -> list[int]:
         places = [0] * (2 * self._n)
@@ -436,14 +459,30 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> Any:
         memory = self._message("send", tensors)
         letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
+        flight = self._posted("send", tensors, [], letter)
         with recorded("send", tensors):
-            return self._messages.post("send", letter, tensors, lambda: None)
+            return self._messages.post("send", letter, tensors, lambda: None, flight)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> Any:
         memory = self._message("recv", tensors)
         letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
+        flight = self._posted("recv", [], tensors, letter)
         with recorded("recv" if rank != ANY else "recvAnySource", tensors):
-            return self._messages.post("recv", letter, tensors, memory.done)
+            return self._messages.post("recv", letter, tensors, memory.done, flight)
+
+    def _posted(
+        self, what: str, reads: list[Tensor], writes: list[Tensor], letter: Letter
+    ) -> Flight | None:
+        """A letter as the checker sees it; whom it is from is known when it has come."""
+        if self._checked is None:
+            return None
+        me, team = self._pes[self._me], int(self._team)
+        if what == "send":
+            self._checked.recorder.sends(me, self._pes[letter.rank], team, letter.tag)
+        flight = self._checked.begin(what, reads, writes)
+        if what == "recv":
+            flight.receives = lambda: (self._pes[letter.rank], me, team, letter.tag)
+        return flight
 
     def _message(self, what: str, tensors: list[Tensor]) -> _Filled:
         with naming(what):

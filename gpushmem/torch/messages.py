@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from gpushmem.backends.cpu.sync.messages import Letter, Mailbox
 from gpushmem.errors import ShmemError
 from gpushmem.torch.async_work import Work, failure
 from gpushmem.waiting_threads import Parked, block_signals
+
+if TYPE_CHECKING:
+    from gpushmem.torch.checking import Flight
 
 __all__ = ["Messages"]
 
@@ -30,11 +34,12 @@ class Messages:
         self._over = False
 
     def post(
-        self, what: str, letter: Letter, tensors: list[Any], filled: Callable[[], None]
-    ) -> Work:
+        self, what: str, letter: Letter, tensors: list[Any], filled: Callable[[], None],
+        flight: Flight | None = None,
+    ) -> Work:  # fmt: skip
         """Send or expect a letter; `filled` is called when it has been delivered."""
         sent = _Sent(self, what, letter, tensors, filled)
-        letter.told = sent.told
+        letter.told, sent.flight = sent.told, flight
         with self._lock:
             (self._mail.send if what == "send" else self._mail.receive)(letter)
             if not letter.done:
@@ -112,7 +117,8 @@ class _Sent(Work):
         """The letter has ended."""
         error = self._letter.error
         if error is None:
-            self._filled()
+            with nullcontext() if self.flight is None else self.flight.filling():
+                self._filled()
         if self._settle(error and failure(self.what, error)):
             # A callback may wait for what this thread is to move: it has one of its own.
             threading.Thread(target=self.tell, name=self._messages.name, daemon=True).start()

@@ -86,8 +86,8 @@ def test_the_report_names_memory_lines_and_the_missing_operation(run_cli):
 def test_who_has_not_waited_is_told_which_thread_has(run_cli):
     _, found = check(run_cli, PROGRAMS["one_thread_waits_for_all"])
     assert found[0]["cure"] == (
-        "missing: cuda.syncthreads() between: thread 0 of the block has waited for it, this one "
-        "has not"
+        "missing: cuda.syncthreads() after signal_wait_until at one_thread_waits_for_all.py:19: "
+        "thread 0 of the block has waited there, this one has not"
     )
 
 

@@ -377,3 +377,51 @@ def test_kernels_that_are_compiled_already_cannot_be_checked(session):
     done = session(alone)
     done.assert_outcomes(passed=2, failed=1)
     done.stdout.fnmatch_lines(["*ShmemError: kernels have been compiled without the checker*"])
+
+
+ORDERS = """
+import pytest
+
+import gpushmem as shmem
+
+
+def tickets(pe, fixed):
+    shmem.init(heap_size="1M")
+    word = shmem.zeros(1, "int64")
+    ticket = shmem.atomic_fetch_inc(word, 0)
+    if shmem.my_pe() == pe and not fixed:
+        assert ticket == 1, "came first"
+    return ticket
+
+
+@pytest.mark.gpushmem_check(runs="all", budget=30)
+@pytest.mark.parametrize("pe", [0, 1])
+def test_marked(run_pes, pe):
+    run_pes(tickets, 2, pe, False)
+
+
+@pytest.mark.gpushmem_check(runs="some")
+def test_wrong(run_pes):
+    run_pes(tickets, 2, 0, True)
+
+
+def test_fixed(run_pes):
+    assert sorted(run_pes(tickets, 2, 0, True)) == [0, 1]
+"""
+
+
+def test_a_mark_and_an_option_run_jobs_in_every_order(session):
+    """Each PE comes first in some order: also one that the first run does not show."""
+    done = session(ORDERS, "--gpushmem-check", "--gpushmem-check-runs", "all")
+    done.assert_outcomes(passed=1, failed=2, errors=1)
+    done.stdout.fnmatch_lines_random(
+        [
+            "*AssertionError: came first*",
+            "gpushmem check: *the job fails*",
+            "*repeat it with --gpushmem-check-schedule *",
+            "E *ArgumentError: the mark gpushmem_check: runs is 'all', or left out, not 'some'",
+        ]
+    )
+    name = re.search(r"repeat it with .*-schedule (\w+)$", done.stdout.str(), re.MULTILINE)[1]
+    again = session(ORDERS, "-k", "marked", "--gpushmem-check-schedule", name)
+    again.assert_outcomes(failed=1, passed=1)

@@ -34,12 +34,15 @@ def check(run_cli, one, *args):
         "run", "--backend", "cpu", "--check", "--check-format", "json", "--check-runs", "all",
         "-n", one.pes, *one.words, *args,
     )  # fmt: skip
-    return done.returncode, json.loads(done.stdout[done.stdout.index("[") :]), done.stderr
+    found = json.loads(done.stdout[done.stdout.index("{") :])
+    return done.returncode, found["problems"], found["schedules"], done.stderr
 
 
 @pytest.mark.parametrize("one", CASES)
 def test_the_bug_is_found_in_some_order(run_cli, one):
-    code, found, told = check(run_cli, one)
+    code, found, schedules, told = check(run_cli, one)
+    assert schedules["all"]
+    assert schedules["run"] == schedules["at_least"] > 0
     assert re.search(
         r"\d+ schedules?, all there are \(.*\)(; the job fails in \d+)?$",
         told,
@@ -47,18 +50,22 @@ def test_the_bug_is_found_in_some_order(run_cli, one):
     )
     if one.marked("<- fails"):
         assert code not in (0, 66)
+        assert code in {run["code"] for run in schedules["failed"]}
+        assert all(re.fullmatch(r"\w+", run["schedule"]) for run in schedules["failed"])
+        assert any(run["output"] or not run["only_if"] for run in schedules["failed"])
         return
     assert code == 66
     pairs = [{a["line"].partition(" in ")[0] for a in problem["accesses"]} for problem in found]
     wanted = set(one.marked())
     assert wanted in pairs
+    assert all(problem["only_if"] for problem in found if problem.get("schedule"))
     assert all(pair <= wanted | set(one.marked("<- 3")) for pair in pairs)
 
 
 @pytest.mark.parametrize("one", CASES)
 def test_the_program_without_the_bug_is_right_in_every_order(run_cli, one):
-    code, found, told = check(run_cli, one, "fixed")
-    assert (code, found) == (0, [])
+    code, found, schedules, told = check(run_cli, one, "fixed")
+    assert (code, found, schedules["failed"]) == (0, [], [])
     assert re.search(
         r"no problem in (any of its \d+ schedules|its only schedule) \(.*\)$", told, re.MULTILINE
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushmem.check.conditions import BITWISE, HOLDS, Write, some_without
 from gpushmem.check.reads_from import Word
-from gpushmem.check.vector_clock import CALLED, DONE, Bit, Clock
+from gpushmem.check.vector_clock import CALLED, DONE, NONE, Bit, Bits, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE
 
 WAIT = Bit(CALLED, 9, 0, 0)
@@ -60,7 +60,7 @@ def bit(k):
 
 
 def mask(some):
-    return sum(1 << k for k in some)
+    return Bits(0, sum(1 << k for k in some))
 
 
 def found(*situation):
@@ -81,7 +81,7 @@ def made(writes, before, heard, later, compare, value):
     for k, (how, number) in enumerate(writes):
         clock = Clock(masks={(DONE, 0, 0): mask(before[k]), BEGUN: mask(before[k] | {k})})
         if k in later:
-            clock.put(CALLED, 9, 0, 1)
+            clock.put((CALLED, 9, 0), 0)
         word.put(Write(bit(k), how, number, clock, Written(k)))
     return word, Clock(masks={(DONE, 0, 0): mask(heard)}), compare, value
 
@@ -156,8 +156,8 @@ def test_what_is_known_by_all_that_may_have_ended_a_wait_has_happened(hows, data
     truth = enumerated(*situation)
     assume(truth is not None)
     word, *wait = made(*situation)
-    known = word.hear(WAIT, *wait).masks.get(BEGUN, 0)
-    assert known & ~mask(truth | situation[2]) == 0
+    known = word.hear(WAIT, *wait).masks.get(BEGUN, NONE)
+    assert mask(truth | situation[2]).covers(known)
 
 
 @pytest.mark.parametrize("how", ["set", "add"])
@@ -314,11 +314,11 @@ def replayed(word, events, passes):
                 if hears:
                     seen.append(sorted(word.hear(who, clock, how, value)))
             elif what == "done":
-                clock.put(DONE, actor, 0, (1 << bits[actor]) - 1)
+                clock.know((DONE, actor, 0), Bits(bits[actor]))
             elif what == "tell":
                 clocks[how].join(clock)
             elif bits[how]:  # knows one, and not what came before it
-                clock.put(DONE, how, 0, 1 << max(0, bits[how] - 1 - value))
+                clock.put((DONE, how, 0), max(0, bits[how] - 1 - value))
     return seen
 
 
@@ -336,3 +336,18 @@ PASSES = st.lists(st.booleans(), min_size=2, max_size=5)
 @given(HISTORIES, PASSES)
 def test_what_is_summed_up_is_what_all_writes_say(events, passes):
     assert replayed(Summed(), events, passes) == replayed(SlowWord(), events, passes)
+
+
+@given(*[st.sets(st.integers(0, 40))] * 2, st.integers(0, 50))
+def test_sets_of_numbers(one, other, number):
+    def made(numbers):
+        return Bits(0, sum(1 << k for k in numbers))
+
+    a, b = made(one), made(other)
+    assert a | b == made(one | other)
+    assert a & b == made(one & other)
+    assert list(a.without(b)) == sorted(one - other)
+    assert a.covers(b) == (one >= other)
+    assert a.has(number) == (number in one)
+    assert a.plus(number) == made(one | {number})
+    assert Bits(0, a.above(number)) == made({k - number for k in one if k >= number})

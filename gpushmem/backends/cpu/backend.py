@@ -18,7 +18,7 @@ from gpushmem.artifacts.launch_shape import PRIORITIES, carveout, shape_of
 from gpushmem.backends import page_sharing
 from gpushmem.backends.base import Config, DeviceFunction, Shape
 from gpushmem.backends.cpu import lowering
-from gpushmem.backends.cpu.host_checking import recorder
+from gpushmem.backends.cpu.host_checking import Recorder, recorder
 from gpushmem.backends.cpu.host_operations import Inline
 from gpushmem.backends.cpu.host_tracing import tracer
 from gpushmem.backends.cpu.hostcalls import HostCalls
@@ -182,6 +182,11 @@ class CpuBackend:
     def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
         self._arrays.allocated = value
         self._readers.look_at(value)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Who records what this PE does, for the checker."""
+        return self._recorder
 
     # Imported where they are used: few programs do.
 

@@ -103,8 +103,9 @@ class ProcessRecorder:
 
     def submitted(self, launch: Running, stream: int) -> int:
         """The host has queued a launch; returns a number for it."""
+        shared = [{"at": at, **array._asdict()} for at, array in launch.entry.arrays]
         return self._submit(
-            launch.name, launch.shape.threads, stream, self._site(), resident=launch.meets
+            launch.name, launch.shape.threads, stream, self._site(), launch.meets, shared=shared
         )
 
     def _submit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -24,6 +25,7 @@ from gpushmem.check.log import (
     END,
     EXPOSED,
     HOST,
+    MESSAGE,
     NO_INTEGER,
     OP,
     REFUSED,
@@ -58,6 +60,7 @@ class Recorder(ProcessRecorder, Reader):
         self._live: list[tuple[int, int]] = []
         self._lists = 0  # of arrays, in the log
         self._met = 0  # stamp of the last meeting
+        self._messages: dict[Any, int] = defaultdict(int)
         of_pe[:] = [self]
 
     def mapped(self) -> None:
@@ -69,6 +72,7 @@ class Recorder(ProcessRecorder, Reader):
     @contextmanager
     def meeting(self, what: str) -> Iterator[None]:
         site = self._site()
+        self.arrays()  # a part of the log may end here, see `check.parts`
         self._met = self._log.append(CALL, 0, site, (0,))
         yield
         self._log.append(CALL, 0, site, (1,))
@@ -175,13 +179,49 @@ class Recorder(ProcessRecorder, Reader):
         start, end = span(array)
         self._log.append(EXPOSED, 0, self._site(), (start, end - start, STORE, 0, 1))
 
+    # --- calls of torch.distributed: as launches of one thread
+
+    def begins(self, what: str, arrays: list[np.ndarray[Any, Any]], stream: int) -> tuple[int, int]:
+        """The host makes a call that goes on, and uses arrays: its number, and that of its line.
+
+        The calls of one stream come one after the other; -1: in no order.
+        """
+        site = self._site()
+        tensors = [(address_of(a), a.nbytes, a.itemsize, a.shape) for a in arrays]
+        return self._submit(what, 1, stream, site, work=True, tensors=tensors), site
+
+    def ends(
+        self, number: int, site: int, arrays: list[tuple[np.ndarray[Any, Any], int]],
+        received: tuple[int, ...] | None,
+    ) -> None:  # fmt: skip
+        """Such a call has used them; and received a message, of one PE, to one, team and tag."""
+        self._log.append(BEGIN, number)
+        if received is not None:
+            self._passed(1, received, site, number)
+        for array, how in arrays:
+            self._accessed(array, how, site, number)
+        self._log.append(END, number)
+
+    def sends(self, *message: int) -> None:
+        """The host sends a message: of one PE, to one, team and tag."""
+        self._passed(0, message, self._site())
+
+    def _passed(self, what: int, message: tuple[int, ...], site: int, launch: int = 0) -> None:
+        count = self._messages[what, message] = self._messages[what, message] + 1
+        self._log.append(MESSAGE, launch, site, (what, *message, count), clock=1)
+
+    def uses(self, array: np.ndarray[Any, Any], how: int) -> None:
+        """The host reads or writes what such a call uses."""
+        self._accessed(array, how, self._site())
+
     def _accessed(
-        self, array: np.ndarray[Any, Any], how: int, site: int
+        self, array: np.ndarray[Any, Any], how: int, site: int, launch: int = 0
     ) -> list[tuple[int, int, int, int]]:
         """The host accesses an array; returns its pieces."""
         pieces = [*_pieces(array)]
         for address, nbytes, stride, times in pieces:
-            self._log.append(HOST, 0, site, (address, nbytes, how, stride, times))
+            words = address, nbytes, how, stride, times
+            self._log.append(HOST, launch, site, words, clock=int(launch > 0))
         return pieces
 
     def _new_teams(self, result: Any) -> None:

@@ -266,7 +266,7 @@ def back_off(proxy: int, idle: int, since: int) -> None:
     """Wait a little: longer the longer there has been nothing to do."""
     if idle > YIELDS:
         longest = SLOT // 2000 if as_proxy(proxy).live > 0 else LONGEST
-        usleep(types.uintc(min(longest, 1 + (monotonic_ns() - since) // 16_000)))
+        usleep(min(longest, 1 + (monotonic_ns() - since) // 16_000))
     elif idle > SPINS:
         sched_yield()
 

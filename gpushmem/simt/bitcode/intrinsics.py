@@ -594,7 +594,7 @@ def _reserved(leaf: Leaf) -> Generate:
 
     def find(builder: Any) -> Any:
         name = f"simt.shared.reserved.{RESERVED}.16"
-        return builder.ptrtoint(place(builder, RESERVED, 16, name), i64)
+        return builder.ptrtoint(place(builder, name), i64)
 
     return find
 

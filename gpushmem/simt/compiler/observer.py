@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "EXCHANGE", "LOAD", "OR", "OTHER", "PLACE_BYTES",
-    "RELAXED", "SET",
-    "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "moves", "name", "observe",
-    "observe_also", "seen_by", "unseen",
+    "RELAXED", "SET", "STORE", "VALUED", "XOR", "Observer", "SharedArray", "compiled_with",
+    "current", "moves", "name", "observe", "observe_also", "seen_by", "unseen",
 ]  # fmt: skip
 
 PLACE_BYTES = 256  # what an observer has for each load and store of a kernel, zero at first
@@ -43,6 +42,16 @@ class Observer(NamedTuple):
     # (address, nbytes, how, place of the value to be stored) -> the address at which a load or
     # store takes place instead.
     moved: Any = None
+
+
+class SharedArray(NamedTuple):
+    """An array in shared memory that a statement of an observed kernel makes."""
+
+    name: str  # of the variable; "" if it has none
+    dtype: str
+    item: int  # bytes of an element
+    shape: tuple[int, ...]  # (0,): all of the dynamic memory
+    where: str
 
 
 LOAD, STORE, ATOMIC, EXCHANGE = range(4)  # `how` of an access; the last one is atomic, too

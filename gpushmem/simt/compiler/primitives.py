@@ -34,6 +34,7 @@ from gpushmem.simt.compiler.target import SITE_ARG, THREAD_ARG, device
 
 __all__ = [
     "ASSERTED",
+    "DYNAMIC_START",
     "LOOKS",
     "alone",
     "begin_wait",
@@ -48,7 +49,7 @@ __all__ = [
     "leave_timed",
     "pause",
     "place",
-    "place_dynamic",
+    "place_name",
     "poll",
     "thread_field",
     "thread_of",
@@ -375,28 +376,25 @@ def unpacked(word: int) -> tuple[int, int, int]:
 # --- static placement of shared arrays
 
 
-def place(builder: ir.IRBuilder, nbytes: int, align: int, name: str = "") -> ir.Value:
-    """Address of `nbytes` of the block's shared memory, the same at every execution.
+def place_name(nbytes: int, align: int) -> str:
+    """The name of a new place in the block's shared memory."""
+    return f"{SHARED}{next(_serial)}.{nbytes}.{align}"
+
+
+def place(builder: ir.IRBuilder, name: str) -> ir.Value:
+    """Address of a place in the block's shared memory, the same at every execution.
 
     The offset is a constant that `entry` chooses when it knows all arrays of the kernel: an
-    undefined global here, whose name carries size and alignment.
+    undefined global here, whose name carries size and alignment. `DYNAMIC_START` is the place of
+    the dynamic memory, which follows all others.
     """
-    return _in_area(builder, name or f"{SHARED}{next(_serial)}.{nbytes}.{align}")
+    start = builder.load(_constant(builder, name))
+    return builder.inttoptr(builder.add(thread_field(builder, "shared"), start), i8p)
 
 
 def dynamic_start(builder: ir.IRBuilder) -> ir.Value:
     """Bytes of static shared arrays, rounded up: where the dynamic ones begin."""
     return builder.load(_constant(builder, DYNAMIC_START))
-
-
-def place_dynamic(builder: ir.IRBuilder) -> ir.Value:
-    """Address of the dynamic shared memory, which follows the static arrays."""
-    return _in_area(builder, DYNAMIC_START)
-
-
-def _in_area(builder: ir.IRBuilder, name: str) -> ir.Value:
-    start = builder.load(_constant(builder, name))
-    return builder.inttoptr(builder.add(thread_field(builder, "shared"), start), i8p)
 
 
 def _constant(builder: ir.IRBuilder, name: str) -> ir.GlobalVariable:

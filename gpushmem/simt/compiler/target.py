@@ -68,6 +68,7 @@ from gpushmem.gc_control import seldom_collected
 from gpushmem.native.memory import i8p, i64, twins
 from gpushmem.simt.base.llvm_contexts import new_context
 from gpushmem.simt.compiler import arithmetic, mlir_extensions, observer
+from gpushmem.simt.compiler.observer import SharedArray
 from gpushmem.simt.compiler.polling import polling_latches
 from gpushmem.simt.compiler.symbols import TRIPS
 from gpushmem.source_lines import is_users
@@ -265,6 +266,7 @@ class SimtBuilder(ir.IRBuilder):
     simt_counting = False  # at the counter of a loop over a signed `range`
     simt_observe: Any = None  # (builder, pointer, how, stored): called before an access to memory
     simt_unused = False  # nothing looks at the result of the present statement
+    simt_array: Any = None  # () -> the `SharedArray` that the present statement makes, if any
 
     def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
         name = fn.asm if isinstance(fn, ir.InlineAsm) else getattr(fn, "name", "")
@@ -450,6 +452,7 @@ class SimtLower(CUDALower):
             self.function.attributes.add("noinline")
         if self._is_observed:
             self.builder.simt_observe = observe_access
+            self.builder.simt_array = self._array if self._is_user_code else None
             if sum(len(block.body) for block in self.func_ir.blocks.values()) <= SMALL:
                 self.function.attributes.add("alwaysinline")  # it has become too large for LLVM
 
@@ -493,11 +496,35 @@ class SimtLower(CUDALower):
         if self._is_user_code:
             self.builder.simt_site, self.builder.simt_loc = self._site(inst), inst.loc
             if self.builder.simt_observe is not None:
-                assigns = isinstance(inst, nb_ir.Assign)
+                self._now, assigns = inst, isinstance(inst, nb_ir.Assign)
                 self.builder.simt_unused = assigns and inst.target.name not in self._looked_at
         if self._polls and inst.is_terminator:
             INTRINSICS["polling loop"](self.builder)
         super().lower_inst(inst)
+
+    def _array(self) -> SharedArray | None:
+        """The shared array that the present statement makes; None if it does something else."""
+        made, call = self._now.target, self._now.value
+        called = self.typeof(call.func.name) if getattr(call, "op", "") == "call" else None
+        if getattr(called, "typing_key", None) is not stubs.shared.array:
+            return None
+        named = (
+            inst.target
+            for inst in chain.from_iterable(block.body for block in self.blocks.values())
+            if isinstance(inst, nb_ir.Assign)
+            and isinstance(inst.value, nb_ir.Var)
+            and inst.value.name == made.name
+        )
+        name = (next(named, made) if made.is_temp else made).unversioned_name
+        shape = self.fndesc.calltypes[call].args[0]
+        sizes = shape if isinstance(shape, types.BaseTuple) else (shape,)
+        dtype = self.typeof(made.name).dtype
+        item = self.context.get_abi_sizeof(self.context.get_data_type(dtype))
+        return SharedArray(
+            "" if name.startswith("$") else name, str(dtype), item,
+            tuple(size.literal_value for size in sizes),
+            f"{Path(call.loc.filename).name}:{call.loc.line}",
+        )  # fmt: skip
 
     @cached_property
     def _looked_at(self) -> set[str]:
@@ -611,6 +638,7 @@ class SimtLibrary(codegen.CodeLibrary):
         self.reduced: list[bytes] = []  # the same as `bitcode`, if it is kept for quick code, too
         self.local_bytes = 0  # of local arrays
         self.const_bytes = 0  # of constant arrays and of texts
+        self.arrays: list[tuple[str, SharedArray]] = []  # observed ones, with their places' names
 
     def add_ir_module(self, module: ir.Module) -> None:
         self._raise_if_finalized()

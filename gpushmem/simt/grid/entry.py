@@ -77,6 +77,7 @@ class Entry:
     serves: tuple[str, ...]  # the kinds of blocks that it is for, see `kind_of_block`
     reason: str  # why as fibers; in lockstep, where threads wait alone
     shared_bytes: int  # static shared memory per block
+    arrays: tuple[tuple[int, observer.SharedArray], ...]  # of an observed kernel, with offsets
     dynamic_start: int  # where the dynamic shared memory begins
     local_bytes: int  # local arrays and variables per thread
     frame_bytes: int  # of what lives longer than a piece of code, per thread, in lockstep
@@ -317,10 +318,10 @@ def _build(
     # A name used once: a kernel from disk shares the JIT engine with others.
     name = f"{cres.fndesc.mangled_name}.entry.{uuid.uuid4().hex}"
     module = simt_target.target_context.codegen()._create_empty_module(name)
+    dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
+    placed[DYNAMIC_START] = dynamic_start
     for constant, start in placed.items():
         _define_constant(module, constant, i64(start))
-    dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
-    _define_constant(module, DYNAMIC_START, i64(dynamic_start))
     _define_constant(module, SITE_NAME, site_text(cres.fndesc.qualname))
     text = _entry_text(
         kind,  # type: ignore[arg-type]  # mypy asks whether its objects can be hashed
@@ -344,6 +345,12 @@ def _build(
         reason=reason,
         frame_bytes=frame_bytes,
         shared_bytes=shared_bytes,
+        arrays=tuple(
+            (placed[name], array)
+            for lib in cres.library.everything()
+            for name, array in lib.arrays
+            if name in placed
+        ),
         dynamic_start=dynamic_start,
         local_bytes=sum(lib.local_bytes for lib in cres.library.everything()),
         vectors=vectors,

@@ -21,11 +21,12 @@ from gpushmem.artifacts.launch_shape import AXES
 from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
+    DYNAMIC_START,
     assume,
     core_launch,
     observer_place,
     place,
-    place_dynamic,
+    place_name,
     thread_field,
 )
 from gpushmem.simt.compiler.target import INTRINSICS, call_device
@@ -98,10 +99,14 @@ def generic_address(builder: Any, value: ir.Value) -> ir.Value:
     if value.type.addrspace != SHARED_SPACE or not isinstance(value, ir.GlobalVariable):
         return value
     if value.initializer is None:
-        return place_dynamic(builder)
-    nbytes = builder.simt_context.get_abi_sizeof(value.value_type)
-    value.linkage = "internal"  # no longer referred to, it will be dropped
-    return place(builder, nbytes, max(value.align or 0, 16))
+        name = DYNAMIC_START
+    else:
+        nbytes = builder.simt_context.get_abi_sizeof(value.value_type)
+        name = place_name(nbytes, max(value.align or 0, 16))
+        value.linkage = "internal"  # no longer referred to, it will be dropped
+    if builder.simt_array is not None and (made := builder.simt_array()) is not None:
+        builder.simt_context.active_code_library.arrays.append((name, made))
+    return place(builder, name)
 
 
 def _membar(scope: int, name: str) -> None:

@@ -122,7 +122,7 @@ def help_launches(common_address: int, run_address: int, part: int) -> int:
             if run != 0:
                 looks = 0
             if common.worth >= 0:
-                usleep(types.uintc(PERIOD_US))
+                usleep(PERIOD_US)
             else:
                 sched_yield()
         bell = load_acquire(common_address + HELP_BELL)

@@ -21,8 +21,6 @@ FIBER.launch, which is not kept across a pause.
 
 from __future__ import annotations
 
-from numba import types
-
 from gpushmem.native.internal import internal
 from gpushmem.native.lock import lock, unlock
 from gpushmem.native.memory import load_acquire, monotonic_ns, sched_yield, store_release, usleep
@@ -194,7 +192,7 @@ def get_blocks(launch_address: int) -> bool:
         if looks <= YIELDS:
             sched_yield()
         else:
-            usleep(types.uintc(SLEEP_US))
+            usleep(SLEEP_US)
 
 
 @internal

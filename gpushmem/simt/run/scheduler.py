@@ -239,7 +239,7 @@ def back_off(launch_address: int, idle: int, polled: bool) -> None:
     if idle == 1:
         as_launch(launch_address).idle_since = monotonic_ns()
     if idle > SPINS + YIELDS and not polled:
-        usleep(types.uintc(SLEEP_US))
+        usleep(SLEEP_US)
     elif idle > SPINS:
         yield_core(launch_address)
 

@@ -132,7 +132,7 @@ def rest(turn: int, crowded: int) -> int:
     instead, until the time in the word at `crowded`.
     """
     if turn >= ASLEEP:
-        usleep(types.uintc(SLEEP_US))
+        usleep(SLEEP_US)
     elif turn >= SPINS:
         began = monotonic_ns()
         if began < load_acquire(crowded):

@@ -1,0 +1,109 @@
+"""A job is checked in parts: that makes no difference, but for what there is room for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpushmem.check import command, log, parts
+from tests.check.programs import cases
+from tests.check.test_corpus import SAMPLE
+from tests.conftest import PLAIN, ROOT
+from tests.pes import BACKEND
+
+STEPS = Path(__file__).with_name("steps_of_a_job.py")
+# A log has so many records, and so many are a part.
+SMALL = """
+import sys
+from gpushmem.check import log, parts
+log.MOST = parts.MOST = int(sys.argv.pop(1))
+parts.PART, parts.EVERY = 100, 0.02
+from gpushmem.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def in_parts(monkeypatch, run_cli):
+    """How many parts a program has, if each is as small as it can be, and what is found in them."""
+
+    def found(pes, *words):
+        monkeypatch.setattr(parts, "PART", 0)
+        with command.recorded() as folder:
+            recorded = {"GPUSHMEM_CHECK": str(folder), "GPUSHMEM_THREADS": "1"}
+            done = run_cli("run", "--backend", BACKEND, "-n", pes, *words, env=recorded)
+            assert done.returncode == 0, done.stderr
+            _, problems = command.problems(list(log.read(folder)))
+            findings, n = command.Findings(command.Known(None)), 0
+            for traces in parts.Parts(folder):
+                findings.add_part(traces)
+                n += 1
+        return n, {p.key() for p in problems}, findings.keys()
+
+    return found
+
+
+@pytest.mark.parametrize("one", cases(SAMPLE & {"lock_on_a_pe", "halo_nobody_fills"}))
+@pytest.mark.parametrize("fixed", [[], ["fixed"]])
+def test_parts_have_the_problems_of_the_whole(in_parts, one, fixed):
+    n, whole, found = in_parts(one.pes, *one.words, *fixed)
+    assert n > 2
+    assert found == whole
+
+
+def test_words_and_memory_are_what_they_were_in_the_part_before(in_parts):
+    n, whole, found = in_parts("2", str(STEPS), "6")
+    assert n > 18
+    assert whole == found == set()
+
+
+@pytest.mark.parametrize("bug", ["no wait", "unwritten", "no lock"])
+def test_what_a_late_part_does_wrong_is_found(in_parts, bug):
+    _, whole, found = in_parts("2", str(STEPS), "6", bug)
+    assert whole == found != set()
+
+
+def checked(room, *words):
+    """Run a job with logs that have room for so few records."""
+    return subprocess.run(
+        [sys.executable, "-c", SMALL, str(room), "run", "--backend", BACKEND, "--check", *words],
+        env={**PLAIN, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=150,
+        check=False,
+    )  # fmt: skip
+
+
+def test_a_job_that_is_longer_than_its_logs_is_checked_to_its_end():
+    done = checked(1000, "-n", "2", STEPS, "60", "no wait")
+    assert done.returncode == command.EXIT_CODE, done.stderr
+    assert "1 problem found" in done.stderr
+    assert "not all was checked" not in done.stderr
+    records, nbytes = map(int, done.stdout.split())
+    assert records > 2500
+    assert nbytes < 1500 * log.RECORD.itemsize
+
+
+def test_a_job_that_never_meets_ends_its_log_and_goes_on():
+    done = checked(1000, "-n", "2", STEPS, "1", "500 signals")
+    assert done.returncode == 0, done.stderr
+    assert "not all was checked: the log of PE 0 was full" in done.stderr
+    assert "the disk" not in done.stderr
+
+
+def test_a_hole_in_a_file_is_what_it_was_before():
+    """Of the pages that a part has alone: a page is still there that the next part begins in."""
+    with command.recorded() as folder:
+        page, path = os.sysconf("SC_PAGESIZE"), folder / "pe0.log"
+        records = np.ones(1000, log.RECORD)
+        path.write_bytes(b"\0" * log.HEADER + records.tobytes())
+        path.with_suffix(".json").touch()
+        one = parts._Log(path)
+        one.look()
+        one.remove(500)
+        left = np.fromfile(path, log.RECORD, offset=log.HEADER)
+        assert np.all(left[500:] == records[500:])
+        assert np.all(left[page // log.RECORD.itemsize + 1 : 400]["kind"] == 0)
+        assert one._header["most"][0] == 500 + log.MOST
+        one.close()
