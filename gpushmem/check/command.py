@@ -91,12 +91,18 @@ def _remove_old() -> None:
 
 # What is kept of a problem, by the form of the report.
 FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
-    "text": lambda _, problem: problem.text(),
+    "text": lambda _, problem: report.counted(problem.text(), problem.seen),
     "json": lambda _, problem: problem.data(),
     "sarif": sarif.result,
 }
 
 
+# The same with another number of how often it is there.
+COUNTED: dict[str, Callable[[Any, int], Any]] = {
+    "text": report.counted,
+    "json": lambda made, count: made | {"count": count},
+    "sarif": lambda made, _: made,
+}
 # In the order in which `report.problems` takes what they find, after the races.
 SEARCHES: tuple[Callable[[History], Any], ...] = (
     lost_wakeups.missed, lost_wakeups.not_resident, bounds.outside, uninitialized.unwritten,
@@ -126,6 +132,7 @@ class Seen(NamedTuple):
     """What has been found in one run."""
 
     problems: dict[Any, Any]  # by their keys, as the form has them
+    counts: dict[Any, int]  # how often each is there
     unchecked: list[str]
     known: Known
 
@@ -148,6 +155,7 @@ class Findings:
         self._said: list[str] = []
         self.schedules: dict[str, Any] | None = None  # for programs: those that were run
         self.unchecked: list[str] = []  # what is to be said of what could not be checked
+        self._counts: dict[Any, int] = {}  # how often problems of this run are there
         self._part: History | None = None  # the last one of the run whose parts are added
 
     def add(self, folder: Path) -> None:
@@ -165,7 +173,13 @@ class Findings:
         earlier = self._part.earlier() if self._part is not None else None
         self._part = None  # before the next one, which is as large
         self._part, seen = self.see(traces, earlier=earlier)
+        if earlier is None:
+            self._counts = {}
+        for key, count in seen.counts.items():
+            self._counts[key] = self._counts.get(key, 0) + count
         self.take(seen)
+        for key in seen.problems:
+            self._found[key] = COUNTED[self._form](self._found[key], self._counts[key])
 
     def see(
         self, traces: list[log.Trace], exact: bool = False, earlier: Earlier | None = None
@@ -173,8 +187,10 @@ class Findings:
         """Analyse the logs of a run, or of a part of it; see `History`."""
         history, found = problems(traces, exact, earlier)
         form = FORMS[self._form]
-        new = {p.key(): form(history, p) for p in self._known.without(history, found)}
-        return history, Seen(new, _unchecked(history, traces), self._known)
+        kept = list(self._known.without(history, found))
+        new = {p.key(): form(history, p) for p in kept}
+        counts = {p.key(): p.seen for p in kept}
+        return history, Seen(new, counts, _unchecked(history, traces), self._known)
 
     def take(self, seen: Seen, when: Callable[[], When] | None = None) -> None:
         """Take what has been found in a run; `when` says which runs show it, if not all do."""

@@ -42,8 +42,6 @@ class Problem:
             if source := self.source(access.site):
                 lines.append(f"      {source}")
         lines.append(f"  {self.cure()}")
-        if self.seen > 1:
-            lines.append(f"  (seen {self.seen} times at these lines)")
         return "\n".join(lines) + "\n"
 
     def data(self) -> dict[str, Any]:

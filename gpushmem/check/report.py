@@ -17,7 +17,7 @@ from gpushmem.check.races import Race
 from gpushmem.check.uninitialized import Unwritten
 from gpushmem.ops import CMP_EQ
 
-__all__ = ["KINDS", "Problem", "problems", "text_of"]
+__all__ = ["KINDS", "Problem", "counted", "problems", "text_of"]
 
 KINDS = {
     "race": "nothing orders two accesses to the same memory",
@@ -58,6 +58,12 @@ def _place(problem: Problem) -> list[tuple[str, int]]:
     """The file and line of each access of a problem."""
     sites = (access.site.partition(" in ")[0].rpartition(":") for access, _ in problem.accesses)
     return [(file, int(line) if line.isdecimal() else 0) for file, _, line in sites]
+
+
+def counted(text: str, count: int) -> str:
+    """A problem in words that is there so many times."""
+    first = text.partition("  (seen ")[0]
+    return first + f"  (seen {count} times at these lines)\n" * (count > 1)
 
 
 def text_of(found: list[str]) -> str:
