@@ -171,7 +171,9 @@ class Findings:
     def add_part(self, traces: list[log.Trace]) -> None:
         """Analyse the next part of a run."""
         earlier = self._part.earlier() if self._part is not None else None
-        self._part = None  # before the next one, which is as large
+        if earlier is not None:  # its memory is needed for the next one, which is as large
+            self._part = None
+            gc.collect()
         self._part, seen = self.see(traces, earlier=earlier)
         if earlier is None:
             self._counts = {}

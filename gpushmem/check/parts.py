@@ -28,7 +28,7 @@ from gpushmem.check.log import HEADER, LOG, MOST, RECORD, Trace
 
 __all__ = ["Parts", "followed"]
 
-PART = 100_000  # records of all PEs that are worth a part
+PART = 50_000  # records of all PEs that are worth a part
 EVERY = 0.5  # seconds between two looks at the logs
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 
