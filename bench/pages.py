@@ -50,6 +50,7 @@ PAGES = {
         ("Kernels with --check", "check-kernels", "check_kernels.py"),
         ("Every schedule with --check-runs all", "check-schedules", "check_schedules.py"),
         ("Memory of the checker", "check-memory", "check_memory.py"),
+        ("Long jobs with --check", "check-length", "check_length.py"),
         ("Commands with --memory weak", "weak", "check.py"),
         ("Kernels with --memory weak", "weak-kernels", "check_kernels.py"),
         ("Traces and counters", "trace", "trace.py"),
