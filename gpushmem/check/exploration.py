@@ -217,12 +217,14 @@ class _Schedule:
         self.past: list[int] = []
         self.names: list[int] = []
         self._number: list[int] = []  # of an event in its thread
+        self._before: list[int | None] = []  # the event before it in its thread
         self._near: dict[Any, list[int]] = defaultdict(list)  # events by places of their words
         last: dict[int, int] = {}  # event of each thread
         seen: dict[Any, int] = defaultdict(int)  # bits of all events so far
         at: dict[Any, int] = {}  # event by its bit
         for j, event in enumerate(self.events):
             before = last.get(event.who)
+            self._before.append(before)
             self._number.append(0 if before is None else self._number[before] + 1)
             fixed = 0 if before is None else 1 << before
             for key, bits in seen.items():
@@ -313,9 +315,23 @@ class _Schedule:
                 if not self.on[j] >> i & 1 or fixed >> i & 1:
                     continue
                 for rest, on in self._without(i, j, fixed):
+                    if self._sees_again(j, on):
+                        continue
                     _, nearest_now = self._closed(self.fixed[j] | on)
                     why = f"{_who(event)} comes before {_who(self.events[i])}"
                     yield Alternative(rest, j, self._name(j, nearest_now), why)
+
+    def _sees_again(self, j: int, on: int) -> bool:
+        """Whether an event would see what the one before it in its thread has seen at its line.
+
+        Then it is none: the thread polls (`turns.counted`).
+        """
+        event, before = self.events[j], self._before[j]
+        if before is None or event.wait is not None or any(word.change for word in event.words):
+            return False
+        last = self.events[before]
+        again = (event.what, event.words) == (last.what, last.words)
+        return again and not on & ~self.past[before]
 
     def _without(self, i: int, j: int, fixed: int) -> Iterator[tuple[int, int]]:
         """What does not come after one event, and what another one then depends on.

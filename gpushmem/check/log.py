@@ -286,7 +286,8 @@ class Log:
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None) or ""
             file = path.rpartition("/")[2]
-            if file in named and is_users(name):
+            known = name.partition(".")[0] in sys.stdlib_module_names  # a script may have its name
+            if file in named and is_users(name) and not known:
                 files[file] = path
         self.describe(files=files)
 

@@ -236,6 +236,9 @@ def counted(group, nothing, seen):
         set_word(last + 16, word_at(calls + 8))
         set_word(last + 24, as_schedule(schedule).turn + (0 if known else 1))
         if known:
+            here = as_schedule(schedule)
+            if here.turn < here.listed and word_at(schedule + LIST + 8 * here.turn) == who:
+                forget_list(schedule)  # a turn that is listed, and is none
             return 0
     else:
         set_word(calls + 8, word_at(calls + 8) + 1)

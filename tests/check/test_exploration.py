@@ -103,7 +103,7 @@ def event(thread, number, name, word, numbers, old):
     reads = name in ("fetch_add", "swap", "cas", "read")
     wait = waits_for(one, (two,)) if name == "wait" else None
     over = Bit(UPDATED, thread, 0, number)
-    return Event(named(thread, 0, 0), name, (where,), reads, wait, over, {})
+    return Event(named(thread, 0, 0), f"{name} at {number}", (where,), reads, wait, over, {})
 
 
 def explored(threads, order, random):

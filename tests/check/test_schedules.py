@@ -108,6 +108,52 @@ def test_options_that_do_not_go_together(run_cli, options, message):
     assert message in run_cli("run", "--backend", "cpu", *options, "-n", 1, *words, code=2).stderr
 
 
+# A file of this name: there is a module of Python's with it.
+QUEUE = """
+import gpushmem as shmem
+
+@shmem.jit
+def producer(slot, item, tail, ready, credit):
+    ticket = shmem.atomic_fetch_inc(tail, 0)
+    while shmem.atomic_fetch(credit, 0) + 1 <= ticket:
+        pass
+    item[0] = ticket
+    shmem.put(slot, item, 0){fence}
+    shmem.signal_op(ready, ticket + 1, shmem.SIGNAL_SET, 0)
+
+@shmem.jit
+def consumer(slot, ready, credit, out):
+    for k in range(2):
+        shmem.signal_wait_until(ready, shmem.CMP_EQ, k + 1)
+        out[k] = slot[0]
+        shmem.atomic_inc(credit, 0)
+
+shmem.init(heap_size="16M")
+slot, item, tail, credit, out = (shmem.zeros(2, dtype="int64") for _ in range(5))
+ready = shmem.zeros(1, dtype="uint64")
+if shmem.my_pe():
+    producer[1, 1](slot, item, tail, ready, credit)
+else:
+    consumer[1, 1](slot, ready, credit, out)
+shmem.barrier_all()
+shmem.finalize()
+"""
+
+
+def test_a_loop_that_polls_is_no_event_until_it_sees_something_new(run_cli, tmp_path):
+    script = tmp_path / "queue.py"
+    words = ("run", "--backend", "cpu", "--check", "--check-runs", "all", "-n", 3, script)
+    script.write_text(QUEUE.format(fence="; shmem.fence()"))
+    told = run_cli(*words).stderr
+    assert "no problem in any of its 4 schedules (4,200 orders of 10 operations)" in told
+    assert "could not be followed" not in told
+    script.write_text(QUEUE.format(fence=""))
+    told = run_cli(*words, code=66).stderr
+    assert "shmem.put(slot, item, 0)" in told
+    assert "missing: fence() before signal_op at queue.py:" in told
+    assert "4 schedules, all there are" in told
+
+
 @pytest.mark.sweep
 def test_loops_that_poll_for_ever_are_ended(run_cli, tmp_path):
     """Two locks, taken in two orders by spinning."""
