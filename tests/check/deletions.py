@@ -20,6 +20,7 @@ ORDERS = re.compile(
 SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
 # Functions of `kernels/` that each run begins with.
 ROOTS = {
+    "arena": {"allocate", "release"},
     "one_shot": {"one_shot", "all_reduce"},
     "two_shot": {"two_shot", "all_reduce"},
     "ring": {"ring", "all_reduce"},

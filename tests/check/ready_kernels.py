@@ -10,6 +10,7 @@ from gpushmem.kernels import (
     AllGatherGemm,
     AllReduce,
     AllReduceRMSNorm,
+    Arena,
     ExpertParallel,
     GemmAllReduce,
     GemmReduceScatter,
@@ -123,7 +124,31 @@ def experts(form, wire=None):
         y.copy_from(np.ones(y.shape, F4))
 
 
+@shmem.jit
+def send(part, source, pe):
+    shmem.put_block(part, source, pe)
+    shmem.quiet()
+
+
+@shmem.jit
+def fetch(out, part, pe):
+    shmem.get_block(out, part, pe)
+
+
+def arena():
+    """Memory at one place again and again: others write to it at once, and read it at last."""
+    arena, other = Arena(1 << 12), (shmem.my_pe() + 1) % shmem.n_pes()
+    source, out = shmem.zeros(64, "uint8"), shmem.zeros(64, "uint8")
+    for _ in range(CALLS):
+        part = arena.allocate(shmem.TEAM_WORLD, 64)
+        send[1, 32](part, source, other)
+        shmem.barrier_all()
+        fetch[1, 32](out, part, other)
+        arena.release(shmem.TEAM_WORLD, part)
+
+
 RUNS = {
+    "arena": (arena,),
     "one_shot": (all_reduce, "one_shot"),
     "two_shot": (all_reduce, "two_shot"),
     "ring": (all_reduce, "ring"),
