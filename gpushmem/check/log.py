@@ -75,12 +75,13 @@ RECORD = np.dtype(
 # `n`, the number of records, comes first. The disk has room for `reserved` of them; `most` is
 # lowered to that where it has no more: a store to a page without room would kill the PE.
 # `schedule`: the address of that of `turns`, 0 if there is none. `followed`: whether somebody reads
-# the log while it is written, so that it is worth waiting for room (`parts`).
+# the log while it is written, so that it is worth waiting for room (`parts`). `seed`: by which
+# threads give way to others (`turns.give_way`), 0 if they do not.
 LOG = np.dtype(
     [
         (name, "i8")
         for name in (
-            "n", "most", "records", "stamp", "reserved", "fd", "pe", "schedule", "followed",
+            "n", "most", "records", "stamp", "reserved", "fd", "pe", "schedule", "followed", "seed",
         )
     ]
 )  # fmt: skip
@@ -199,6 +200,10 @@ class Log:
             self._side.flush()
         except OSError:
             self._log["most"] = min(self._log["most"][0], self._log["n"][0])
+
+    def give_way(self, seed: int) -> None:
+        """Let threads give way at operations, as a seed says; as 0 says not at all."""
+        self._log["seed"] = seed
 
     def follow(self, schedule: int) -> None:
         """Let operations take their turns."""

@@ -25,7 +25,7 @@ import numpy as np
 from numba import types
 
 from gpushmem.artifacts.gpu_model import LANES
-from gpushmem.check.log import LOG
+from gpushmem.check.log import LOG, PHASE
 from gpushmem.native.c_function import c_function
 from gpushmem.native.internal import internal
 from gpushmem.native.memory import (
@@ -34,6 +34,7 @@ from gpushmem.native.memory import (
     monotonic_ns,
     set_word,
     store_release,
+    usleep,
     word_at,
 )
 from gpushmem.native.structs import offset, view
@@ -60,6 +61,8 @@ PATIENCE = 5_000_000_000  # nanoseconds in which nobody has had a turn
 SHORT = 5_000_000  # ... and after which a poll that will see nothing new needs none
 PE_BITS, LAUNCH_BITS = 48, 28
 MIX = -0x61C8864680B583EB  # odd; of numbers that are spread over the slots
+SPREAD_PES = 1 << 16
+LONGEST, HALF_LIFE = 4095, 6  # microseconds of a thread's sleep; half after 2**6 events of its own
 
 as_log, as_schedule, as_launch = map(view, (LOG, SCHEDULE, LAUNCH))
 as_fiber, as_thread = map(view, (FIBER, THREAD))
@@ -161,11 +164,29 @@ def sees_nothing_new(schedule, who, turn):
     return same and word_at(last + 16) == word_at(calls + 8) and word_at(last + 24) == turn
 
 
+@device
+def give_way():
+    """Let others go first, now and then, as the seed of the run says; without a seed never."""
+    log = as_launch(launch_word()).log
+    seed = as_log(log).seed if log != 0 else 0
+    if seed == 0:
+        return
+    here, pe = as_fiber(fiber_word()), as_log(log).pe
+    name = (seed * MIX ^ here.clock) * MIX ^ (as_thread(thread_word()).number * SPREAD_PES + pe)
+    chance = (name * MIX ^ as_launch(launch_word()).number) * MIX
+    if (chance >> 62 & 3) == 0:
+        age = min(here.clock - (here.clock >> PHASE << PHASE) >> HALF_LIFE, 12)
+        usleep((chance >> 32 & LONGEST) >> age)
+    if (chance >> 60 & 3) == 0:
+        pause()
+
+
 @kept
 def begin(group):
-    """Take a turn."""
+    """Take a turn; without a schedule, give way now and then."""
     schedule = schedule_word()
     if schedule == 0:
+        give_way()
         return
     who = own_name(group)
     before = place(schedule, who)

@@ -36,3 +36,32 @@ def test_runs_have_different_seeds_and_end_with_one_that_fails(run_cli, tmp_path
     options = ["--backend", "cpu", "--check", "--check-runs", 5, "--seed", 4]
     done = run_cli("run", *options, script, code=3)
     assert re.findall(r"seed (\d+)", done.stdout) == ["4", "5", "6"]
+
+
+TASKS = """
+import gpushmem as shmem
+
+@shmem.jit
+def work(head, mine):
+    while shmem.atomic_fetch_inc(head, 0) < 40:
+        mine[0] += 1
+
+shmem.init(heap_size="16M")
+head, mine = (shmem.zeros(1, "int64") for _ in range(2))
+work[1, 1](head, mine)
+print("tasks", mine.numpy()[0])
+shmem.finalize()
+"""
+
+
+def test_with_a_seed_operations_give_way_to_those_of_others(run_cli, tmp_path):
+    """Else the first PE takes all tasks."""
+    script = tmp_path / "tasks.py"
+    script.write_text(TASKS)
+    done = run_cli(
+        "run", "--backend", "cpu", "--check", "--check-runs", 3, "--seed", 1, "-n", 3, script
+    )
+    counts = [int(n) for n in re.findall(r"tasks (\d+)", done.stdout)]
+    assert len(counts) == 9
+    assert sum(counts) == 3 * 40
+    assert sum(n > 0 for n in counts) > 3

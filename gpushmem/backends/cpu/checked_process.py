@@ -85,6 +85,7 @@ class ProcessRecorder:
         if self._schedule is not None:
             self._log.follow(self._schedule.address)
         self._seed = settings.get("GPUSHMEM_SEED") if settings.is_set("GPUSHMEM_SEED") else None
+        self._log.give_way(self._seed or 0)
 
     def _site(self) -> int:
         line = line_of(user_frame(sys._getframe(2)))
