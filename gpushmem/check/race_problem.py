@@ -352,6 +352,7 @@ class RaceProblem(Problem):
         """The fence before the atomic operation that would then tell the second of the first."""
         history, clock = self.history, self.history.clock_of(self.second, self.two)
         own = self.second.pe, self.second.launch, self.two
+        block = history.pes[self.second.pe].block_of(own)
         for where, word in history.waits.words.items():
             locked = any(taken.known(clock) for taken, _ in history.waits.taken.get(where, ()))
             for write in word.writes.values():
@@ -359,7 +360,7 @@ class RaceProblem(Problem):
                 line = _line(by.site)
                 if by.who() == own:
                     continue
-                if history.over(self.first, self.one, write.clock) or not (
+                if history.over(self.first, self.one, write.told(block)) or not (
                     locked or write.over.known(clock)
                 ):
                     continue

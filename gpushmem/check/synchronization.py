@@ -480,8 +480,9 @@ class Waits:
                 before = made.get(where, 0)
                 made[where] = None if added is None or before is None else before + added
         # What is stored in other ways to words that nobody looks at.
-        for space, start, end in chain.from_iterable(map(_stored, pes)):
-            for where in [w for w in made if w[0] == space and start <= w[1] < end]:
+        unseen = [where for where in made if where not in self.words]
+        for space, start, end in chain.from_iterable(map(_stored, pes)) if unseen else ():
+            for where in [w for w in unseen if w[0] == space and start <= w[1] < end]:
                 made[where] = None
         made |= {where: word.number() for where, word in self.words.items()}
         self.find_locks()
