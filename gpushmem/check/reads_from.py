@@ -40,6 +40,7 @@ __all__ = ["Replaced", "Word"]
 
 COMMON = CALLED, DONE, UPDATED  # in what all of several writes know
 MOST_WRITES = 50_000  # of a word
+KNOWN_WORK = 5  # to take note of a write that is known, against that of looking at one
 MOST_WORK = 1_000_000  # of a word, in writes that are looked at: about a second
 LAYERS = 8  # by how many waits one may be behind others of the same word
 
@@ -239,6 +240,7 @@ class Word:
         known = self._known[-1] if self._known else Known()
         new = list(_those_in(self.writes, self.index.bits, clock.masks, known.bits))
         if new:
+            self.work += KNOWN_WORK * len(new)
             known = known.with_more(new)
             self._known.append(known)
         stores = [self.writes[over] for over in self.index.stores if over.known(clock)]
