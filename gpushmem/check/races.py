@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, Access, as_one
+from gpushmem.check.calls import threads_of
 from gpushmem.check.history import History, Observer
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
@@ -90,10 +91,19 @@ def _place(history: History, race: Race) -> tuple[Any, ...]:
         for one, other, k in ((*race[:2], race.element[1]), (*race[1::-1], race.element[0]))
     )
     places = sorted(
-        (a.pe, a.launch, a.thread + k * a.step, a.when, a.start + k * a.stride)
+        (a.pe, a.launch, *_who_and_when(history, a, k), a.start + k * a.stride)
         for a, k in zip(race[:2], race.element, strict=True)
     )
     return in_order, race.first.pe == race.second.pe, places
+
+
+def _who_and_when(history: History, access: Access, element: int) -> tuple[int, int]:
+    """The thread, and its clock; of a call of a block its first one, not the one that came last."""
+    call, thread = access.call, access.thread + element * access.step
+    if call is None or call.scope == 0 or not access.launch:
+        return thread, access.when
+    launch = history.pes[access.pe].launches[access.launch]
+    return threads_of(launch, call, thread)[0], access.when >> PHASE << PHASE
 
 
 Found = Iterator[tuple[Access, Access, tuple[int, int]]]

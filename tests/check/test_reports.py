@@ -141,7 +141,7 @@ MEETS = """
 """
 ACK = "shmem.signal_wait_until(ack, shmem.CMP_GE, step - 1)"
 ALL_WAIT = {"wait": f"if i == 0: {ACK}\n        cuda.syncthreads()", "form": "_block"}
-TELLS = "thread 0 of the block tells PE 1, and does not know of this"
+TELLS = "thread 0 of the block tells PE 0, and does not know of this"
 TO_FLAG = "p, atomic_set or signal_op"
 P = {"flag": "shmem.p(flag, 1, other)"}
 CURES = {
