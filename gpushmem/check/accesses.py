@@ -12,7 +12,7 @@ from gpushmem.check.conditions import CHANGES
 from gpushmem.check.vector_clock import Bit, Clock
 from gpushmem.ops.row import Op
 
-__all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "as_one", "other_pe"]
+__all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "as_one", "line_in", "other_pe"]
 
 # A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
 # that is not symmetric, or SHARED_MEMORY, of the launch. `fetches`: whether what is there matters.
@@ -40,6 +40,11 @@ def as_one(found: Iterable[Found], key: Any, place: Any) -> list[Found]:
         first = one if other is None else min(other, one, key=place)
         made[name] = first._replace(seen=one.seen + (0 if other is None else other.seen))
     return [made[name] for name in sorted(made)]
+
+
+def line_in(site: str) -> str:
+    """The file and line of a site, without the function."""
+    return site.partition(" in ")[0]
 
 
 def other_pe(space: Any, pe: int) -> int | None:

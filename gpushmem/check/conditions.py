@@ -22,6 +22,7 @@ __all__ = [
     "CHANGES",
     "Known",
     "Write",
+    "changed",
     "fails",
     "first_to_hold",
     "holds",
@@ -158,6 +159,13 @@ class Known:
         if any(write.how != total.how for write in possible):
             return self.sets + self.changes()
         return [*self.sets, total]
+
+
+def changed(number: int | None, how: str, value: int | None) -> int | None:
+    """What a word is after a write; None: that is not known."""
+    if how == "set":
+        return value
+    return None if number is None or value is None else CHANGES[how](number, value)
 
 
 def holds(compare: int, number: int | None, value: int) -> bool:

@@ -33,8 +33,9 @@ from functools import partial, reduce
 from math import factorial, prod
 from typing import Any, NamedTuple, cast
 
+from gpushmem.check.accesses import line_in
 from gpushmem.check.calls import Call, threads_of
-from gpushmem.check.conditions import CHANGES, holds
+from gpushmem.check.conditions import CHANGES, changed, holds
 from gpushmem.check.history import History, Turn
 from gpushmem.check.pe_memory import CELL
 from gpushmem.check.turns import CHANGES_NOTHING, argument_of, named, thread_named
@@ -162,7 +163,9 @@ def _event(history: History, turn: Turn, polls: bool = False) -> Event:
         word = Word(by.where[0], by.where[1], 1, change, by.value)
         who = named(pe, launch, thread)
         wait = _until(by.fails, by.given) if polls and by.fails else None
-        return Event(who, f"cuda.atomic at {_line(site)}", (word,), by.used, wait, turn.over, masks)
+        return Event(
+            who, f"cuda.atomic at {line_in(site)}", (word,), by.used, wait, turn.over, masks
+        )
     if launch:  # a group that calls together is named by its first thread
         thread, _ = threads_of(history.pes[pe].launches[launch], by, thread)
     who, op = named(pe, launch, thread), by.op
@@ -182,7 +185,7 @@ def _event(history: History, turn: Turn, polls: bool = False) -> Event:
         wait = waits_for(by.compare, tuple(wanted), some)
     elif polls:
         wait = _until(CHANGES_NOTHING[op.base], argument_of(op, by.compare, by.value))
-    what = f"{op.name} at {_line(site)}"
+    what = f"{op.name} at {line_in(site)}"
     return Event(who, what, tuple(words), reads, wait, turn.over, masks)
 
 
@@ -194,10 +197,6 @@ def waits_for(compare: int, wanted: tuple[int, ...], some: bool = False) -> Wait
 def _until(fails: Callable[[int, int], bool], given: int) -> Wait:
     """What a loop is for that tries an operation until it does not fail."""
     return Wait(lambda value, wanted: not fails(value, wanted), (given,))
-
-
-def _line(site: str) -> str:
-    return site.partition(" in ")[0]
 
 
 # --- a run and its neighbours
@@ -299,7 +298,8 @@ class _Schedule:
                 if not theirs.change or not _overlap(word, theirs):
                     continue
                 changes.append(k)
-                known = _changed(known, theirs) if _same(word, theirs) else None
+                same = _same(word, theirs)
+                known = changed(known, theirs.change, theirs.value) if same else None
                 if known is not None and not _ends(event, index, known):
                     needed = None
                 elif needed is None or known is None:
@@ -413,14 +413,6 @@ def _keeps(wait: Wait, wanted: int, by: Word) -> bool:
     if by.change == "set":
         return wait.goes_on(by.value, wanted)
     return wait.grows and by.change in ("add", "or") and by.value >= 0
-
-
-def _changed(value: int | None, word: Word) -> int | None:
-    if word.change == "set":
-        return word.value
-    if value is None or word.value is None:
-        return None
-    return CHANGES[word.change](value, word.value)
 
 
 def _ends(event: Event, index: int, value: int | None) -> bool:

@@ -136,7 +136,8 @@ class _Replay:
         self.waits.hears, stores = True, self.waits.stores(self.pes.values())
         for k in range(PASSES):
             before = dict(self.waits.heard)
-            self.waits.find_locks()
+            if k > 0:
+                self.waits.find_locks()
             self._pass(stores, collect=k > 0)
             if k > 0 and self.waits.heard == before:
                 return

@@ -5,11 +5,12 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpushmem.check.accesses import Access
-from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM
+from gpushmem.check.accesses import Access, line_in
+from gpushmem.check.launches import OF_BLOCK
 from gpushmem.check.log import Trace
 from gpushmem.check.pe_memory import Pe
 from gpushmem.check.synchronization import Outcome, Waits
@@ -105,6 +106,12 @@ class History:
         self.turns: list[Turn] = []
         self.waiting: list[Turn] = []  # waits that have not ended
 
+    @cached_property
+    def since(self) -> int:
+        """The stamp of the first event."""
+        stamps = [pe.trace.records["stamp"] for pe in self.pes.values()]
+        return min((int(some.min()) for some in stamps if len(some)), default=0)
+
     def earlier(self) -> Earlier:
         """What this part leaves to the next."""
         exposed = {(a.space, a.start, a.size): a for a in reversed(self.exposed)}
@@ -117,7 +124,7 @@ class History:
 
     def source(self, site: str) -> str:
         """The text of a line."""
-        file, _, number = site.partition(" in ")[0].rpartition(":")
+        file, _, number = line_in(site).rpartition(":")
         path = self.files.get(file)
         return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
 
@@ -210,13 +217,8 @@ class History:
 
     def scope(self, first: Access, one: int, second: Access, two: int) -> int:
         """The scope of a fence for two threads that make accesses."""
-        if first.pe != second.pe:
-            return OF_SYSTEM
-        blocks = [
-            self.pes[access.pe].block_of((access.pe, access.launch, thread))
-            for access, thread in ((first, one), (second, two))
-        ]
-        return OF_BLOCK if blocks[0] is not None and blocks[0] == blocks[1] else OF_GPU
+        by, other = (first.pe, first.launch, one), (second.pe, second.launch, two)
+        return self.pes[first.pe].scope(by, other)
 
     def stamp_of(self, access: Access, thread: int) -> int:
         """A stamp when a thread knew what it knew when it made an access."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from gpushmem.check import log
 from gpushmem.check.calls import ROWS
-from gpushmem.check.log import HEADER, LOG, MOST, RECORD, Trace
+from gpushmem.check.log import HEADER, LOG, RECORD, Trace
 
 __all__ = ["Parts", "followed"]
 
@@ -79,7 +79,7 @@ class _Log:
         """The next part; None: all that is left."""
         n = int(self._header[0]["n"])
         lost = n - self.end if end is None else 0
-        full = bool(self._header["most"][0] < self._removed + MOST)
+        full = bool(self._header["most"][0] < self._removed + log.MOST)
         return Trace(self.pe, self.records(self.begin, end), self.facts, lost, full)
 
     def remove(self, end: int) -> None:
@@ -91,7 +91,7 @@ class _Log:
         with open(self._path, "r+b") as file:
             if last > first and _fallocate(file.fileno(), first, last - first):
                 self._removed = end
-                self._header["most"] = end + MOST
+                self._header["most"] = end + log.MOST
 
     def is_full(self) -> bool:
         return bool(self._header["n"][0] > self._header["most"][0])

@@ -12,7 +12,7 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
-from gpushmem.check.launches import Launch, Times
+from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Launch, Times
 from gpushmem.check.log import SHARED, Record, Trace
 from gpushmem.check.vector_clock import DEFAULT_QPS, EARLIER, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
@@ -96,6 +96,13 @@ class Pe:
         """The block of a thread, given by PE, launch and number; None: it is of the host."""
         pe, number, thread = who
         return (pe, number, thread // self.launches[number].threads) if number else None
+
+    def scope(self, one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
+        """The scope of a fence for two threads; the first is of this PE."""
+        if one[0] != other[0]:
+            return OF_SYSTEM
+        block = self.block_of(one)
+        return OF_BLOCK if block is not None and block == self.block_of(other) else OF_GPU
 
     def event(self, record: Record) -> Clock:
         """The clock of who made a record, at this event."""

@@ -7,7 +7,7 @@ import bisect
 import numpy as np
 
 from gpushmem.artifacts.gpu_model import LANES
-from gpushmem.check.accesses import Access
+from gpushmem.check.accesses import Access, line_in
 from gpushmem.check.calls import ROWS, Call
 from gpushmem.check.history import History
 from gpushmem.check.log import MET, OP, PHASE, as_records
@@ -122,10 +122,10 @@ class RaceProblem(Problem):
         if told is None:
             meeting = self._meeting() if remote else None
             if meeting is not None:
-                return f"{quiet} before {meeting.op.name} at {_line(meeting.site)}, by PE {a.pe}"
+                return f"{quiet} before {meeting.op.name} at {line_in(meeting.site)}, by PE {a.pe}"
             return f"{quiet} between the two" + f", by PE {a.pe}" * remote
         call, there = told
-        line = f"{call.op.name} at {_line(call.site)}"
+        line = f"{call.op.name} at {line_in(call.site)}"
         if not there or not a.writes:
             return f"{quiet} before {line}"
         if a.call is not None and QP_DEFAULT != a.call.qp != call.qp != QP_DEFAULT:
@@ -160,7 +160,7 @@ class RaceProblem(Problem):
             if calls:
                 call = self.history.pes[a.pe].launches[calls[0].launch]
                 other = b if calls[0] is a else a
-                return f"wait() of the call at {call.site} before {_line(other.site)}"
+                return f"wait() of the call at {call.site} before {line_in(other.site)}"
             return "the host has to wait for the kernel, or both run on one stream"
         threads = self.history.pes[a.pe].launches[a.launch].threads
         if a.site == b.site and any(race.is_twice_written(a.site) for race in self.races):
@@ -173,7 +173,7 @@ class RaceProblem(Problem):
             return f"{barrier} between one step and the next"
         around = self._around_a_loop()
         if around is not None:
-            early, late = map(_line, around)
+            early, late = map(line_in, around)
             return f"{barrier} after {early}, before the next step comes to {late}"
         return f"{barrier} between the two"
 
@@ -213,7 +213,7 @@ class RaceProblem(Problem):
         if narrow[0].size == n:
             return f"one word for both: they begin at different bytes of it{order}"
         names = [one.op.name if one.op else "cuda.atomic" for one, _ in (narrow, wide)]
-        return f"{names[0]} of all {n} bytes at {_line(narrow[0].site)}, as {names[1]}{order}"
+        return f"{names[0]} of all {n} bytes at {line_in(narrow[0].site)}, as {names[1]}{order}"
 
     # --- flags
 
@@ -229,7 +229,7 @@ class RaceProblem(Problem):
         what = "the store" if a.op is None else a.op.name
         width = f" of all {b.size} bytes" * (a.size < b.size)
         return (
-            f"p, atomic_set or signal_op{width} instead of {what} at {_line(a.site)}, as "
+            f"p, atomic_set or signal_op{width} instead of {what} at {line_in(a.site)}, as "
             f"{b.op.name} waits for it"
         )
 
@@ -278,8 +278,8 @@ class RaceProblem(Problem):
             ):  # fmt: skip
                 lane = wait.thread % launch.threads
                 return (
-                    f"cuda.syncthreads() after {wait.op.name} at {_line(wait.site)}: thread {lane} "
-                    "of the block has waited there, this one has not"
+                    f"cuda.syncthreads() after {wait.op.name} at {line_in(wait.site)}: thread "
+                    f"{lane} of the block has waited there, this one has not"
                 )
         return None
 
@@ -331,7 +331,7 @@ class RaceProblem(Problem):
         _, near, thread, call = min(told, key=lambda one: one[0])
         return (
             f"{'cuda.syncthreads()' if near else 'grid.sync()'} before {call.op.name} at "
-            f"{_line(call.site)}: thread {thread % launch.threads} of "
+            f"{line_in(call.site)}: thread {thread % launch.threads} of "
             f"{'the' if near else 'another'} block tells PE {second.pe}, and does not know of this"
         )
 
@@ -345,7 +345,7 @@ class RaceProblem(Problem):
             seen = launch.unfenced(thread, access.when, scope)
             if seen is not None:
                 system = "_system" * (self.first.pe != self.second.pe)
-                return f"cuda.threadfence{system}() after the atomic operation at {_line(seen)}"
+                return f"cuda.threadfence{system}() after the atomic operation at {line_in(seen)}"
         return None
 
     def _unfenced(self) -> str | None:
@@ -357,7 +357,7 @@ class RaceProblem(Problem):
             locked = any(taken.known(clock) for taken, _ in history.waits.taken.get(where, ()))
             for write in word.writes.values():
                 by = write.call
-                line = _line(by.site)
+                line = line_in(by.site)
                 if by.who() == own:
                     continue
                 if history.over(self.first, self.one, write.told(block)) or not (
@@ -403,11 +403,6 @@ class RaceProblem(Problem):
             and isinstance(write.call, Call)
         ]
         return min(told, key=lambda one: one[0].stamp, default=None)
-
-
-def _line(site: str) -> str:
-    """The file and number of a line."""
-    return site.partition(" in ")[0]
 
 
 def _comes_before(site: str, other: str) -> bool:

@@ -43,7 +43,7 @@ class Race(NamedTuple):
 
 
 class Operations(Observer):
-    """The races of operations, and of what hosts do, with each other: found as they come."""
+    """The races of operations, and of what hosts do, with each other: `found` as they come."""
 
     def __init__(self) -> None:
         self.begin()
@@ -51,18 +51,14 @@ class Operations(Observer):
     def begin(self) -> None:
         """Forget what has been seen."""
         self._memories: dict[Any, _Kinds] = defaultdict(_Kinds)
-        self._found: list[Race] = []
+        self.found: list[Race] = []
 
     def see(self, history: History, access: Access) -> None:
         """One more access, which none of those that were seen comes after."""
         for one in _with_earlier(history, self._memories[access.space], access):
-            self._found.append(Race(*one, seen=1))
-            if len(self._found) >= MANY:
-                self._found = _as_one(history, self._found)
-
-    def found(self) -> list[Race]:
-        """The races so far."""
-        return self._found
+            self.found.append(Race(*one, seen=1))
+            if len(self.found) >= MANY:
+                self.found = _as_one(history, self.found)
 
 
 def races(history: History, operations: Operations) -> list[Race]:
@@ -71,7 +67,7 @@ def races(history: History, operations: Operations) -> list[Race]:
     In an order, and each with an example, that do not depend on the order in which they are found.
     """
     every = (Race(*one, seen=1) for one in _of_plain(history))
-    return _as_one(history, chain(operations.found(), every))
+    return _as_one(history, chain(operations.found, every))
 
 
 def _as_one(history: History, every: Iterable[Race]) -> list[Race]:
@@ -182,8 +178,7 @@ def _of_launch(history: History, pe: int, part: Any) -> Found:
 def _stamped(history: History, pe: int, row: Any) -> Access:
     """A plain access with its place in the order of events."""
     access = history.access(pe, row)
-    launch = history.pes[pe].launches[access.launch]
-    return access._replace(stamp=launch.at(access.thread, access.when)[1])
+    return access._replace(stamp=history.stamp_of(access, access.thread))
 
 
 def _barriers(launch: Launch, blocks: Any, rows: Any) -> Any:

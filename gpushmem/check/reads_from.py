@@ -20,13 +20,12 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from operator import add
 from typing import Any, NamedTuple
 
 from gpushmem.check.conditions import (
-    CHANGES,
     Known,
     Write,
+    changed,
     fails,
     first_to_hold,
     holds,
@@ -148,7 +147,7 @@ class Word:
         self.writes: dict[Any, Write] = {} if earlier is None else {earlier.over: earlier}
         self._start = 0 if earlier is None else earlier.value
         self._number = self._start  # after all that was put, in that order
-        self.index: _Index | None = None
+        self._index: _Index | None = None
         self.work = 0  # writes that were looked at
         self.is_long = False  # too many: reads order what they have seen
         self._exact = exact  # whether `read` is called
@@ -159,7 +158,7 @@ class Word:
     def begin(self) -> None:
         """Before the log is gone through again."""
         if self.work > MOST_WORK and not self.is_long:
-            self.is_long, self.writes, self.index = True, {}, None
+            self.is_long, self.writes, self._index = True, {}, None
             self._known.clear()
         keeps = self._exact and not self.is_long
         self._sequence, self._number = Sequence(keeps=keeps), self._start
@@ -168,9 +167,7 @@ class Word:
         """Know a write, or more of it than before."""
         if self._exact or self.is_long:
             self._sequence.put(write)
-            number = self._number if write.how != "set" else 0
-            unknown = number is None or write.value is None
-            self._number = None if unknown else CHANGES.get(write.how, add)(number, write.value)
+            self._number = changed(self._number, write.how, write.value)
         if self.is_long or len(self.writes) > MOST_WRITES:
             self.work = MOST_WORK + 1
             return
@@ -178,8 +175,8 @@ class Word:
         self.writes[write.over] = write
         self._puts += 1
         # Now and then a new one is made, which knows what the clocks have come to know.
-        if self.index and (self._puts > len(self.writes) or not self.index.agrees(write)):
-            self.index = None
+        if self._index and (self._puts > len(self.writes) or not self._index.agrees(write)):
+            self._index = None
 
     def _forget(self, write: Write) -> None:
         """Forget what has been made of a write."""
@@ -226,24 +223,24 @@ class Word:
         return None if self.is_long else self._hearing(who, clock).replaced(compare, value)
 
     def _hearing(self, who: Bit, clock: Clock) -> _Hearing:
-        if self.index is None:
-            self.index, self._puts = _Index(self.writes.values()), 0
+        if self._index is None:
+            self._index, self._puts = _Index(self.writes.values()), 0
             self.work += len(self.writes)
             self._known.clear()
-        return _Hearing(self, self.index, self._known_to(clock), who, clock)
+        return _Hearing(self, self._index, self._known_to(clock), who, clock)
 
     def _known_to(self, clock: Clock) -> Known:
         """The writes that a clock knows; kept for those who listen later."""
-        assert self.index is not None
+        assert self._index is not None
         while self._known and not self._known[-1].fits(clock):
             self._known.pop()
         known = self._known[-1] if self._known else Known()
-        new = list(_those_in(self.writes, self.index.bits, clock.masks, known.bits))
+        new = list(_those_in(self.writes, self._index.bits, clock.masks, known.bits))
         if new:
             self.work += KNOWN_WORK * len(new)
             known = known.with_more(new)
             self._known.append(known)
-        stores = [self.writes[over] for over in self.index.stores if over.known(clock)]
+        stores = [self.writes[over] for over in self._index.stores if over.known(clock)]
         return known.with_more(stores) if stores else known
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gpushmem.check.accesses import Access
+from gpushmem.check.accesses import Access, line_in
 from gpushmem.check.bounds import Outside
 from gpushmem.check.history import Divergence, History
 from gpushmem.check.lost_wakeups import Missed, NotResident
@@ -56,7 +56,7 @@ def problems(
 
 def _place(problem: Problem) -> list[tuple[str, int]]:
     """The file and line of each access of a problem."""
-    sites = (access.site.partition(" in ")[0].rpartition(":") for access, _ in problem.accesses)
+    sites = (line_in(access.site).rpartition(":") for access, _ in problem.accesses)
     return [(file, int(line) if line.isdecimal() else 0) for file, _, line in sites]
 
 

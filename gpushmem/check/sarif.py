@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gpushmem.check.accesses import line_in
 from gpushmem.check.history import History
 from gpushmem.check.report import KINDS, Problem
 
@@ -40,7 +41,7 @@ def result(history: History, problem: Problem) -> dict[str, Any]:
 
 
 def _location(history: History, access: dict[str, Any]) -> dict[str, Any]:
-    file, _, number = access["line"].partition(" in ")[0].rpartition(":")
+    file, _, number = line_in(access["line"]).rpartition(":")
     path = Path(history.files.get(file, file))
     uri = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     place: dict[str, Any] = {"artifactLocation": {"uri": str(uri).replace(os.sep, "/")}}

@@ -14,8 +14,8 @@ import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, other_pe
 from gpushmem.check.calls import Call, Change
-from gpushmem.check.conditions import CHANGES, Write
-from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Launch, Taken
+from gpushmem.check.conditions import CHANGES, Write, changed
+from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Taken
 from gpushmem.check.log import HOST, Record
 from gpushmem.check.pe_memory import Pe, unheard_sums
 from gpushmem.check.reads_from import Heard, Replaced, Word
@@ -467,8 +467,8 @@ class Waits:
         if write.how == "set":
             sure = by in (None, who) or write.value == number
             number, by = write.value if sure else None, who
-        elif number is not None:
-            number = None if write.value is None else CHANGES[write.how](number, write.value)
+        else:
+            number = changed(number, write.how, write.value)
         self._totals[where] = number, by
 
     def outcome(self, pes: Iterable[Pe]) -> Outcome:
@@ -515,7 +515,8 @@ class Waits:
         if used:
             before = clock.times.copy() if self.hears else {}
             writes = self._hear(where, step, 0, clock, CMP_EQ, old, block, stamp, reads=True)
-            seen = [(_scope(launch, thread, w.call), w.told(block)) for w in writes]
+            me = pe.pe, launch.number, thread
+            seen = [(pe.scope(me, w.call.who()), w.told(block)) for w in writes]
             launch.saw(thread, before, seen, site)
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
@@ -545,15 +546,6 @@ class Waits:
                 self.relaxed[step] = launch.took(thread, when, site)
         step.tell(clock)
         return step
-
-
-def _scope(launch: Launch, thread: int, by: Any) -> int:
-    """The scope of the fence that a thread needs which has seen a write."""
-    pe, number, other = by.who()
-    if pe != launch.pe:
-        return OF_SYSTEM
-    near = number == launch.number and other // launch.threads == thread // launch.threads
-    return OF_BLOCK if near else OF_GPU
 
 
 def _threads(row: Any, word: int) -> Iterable[int]:

@@ -94,9 +94,8 @@ def _arrays(history: History, owner: Pe, accesses: list[Access]) -> Iterator[_Me
     rows = np.concatenate(list(parts.values()))
     pes = np.repeat(list(parts), [len(part) for part in parts.values()])
     low, end, stamp = (np.ascontiguousarray(rows[name]) for name in ("low", "end", "stamp"))
-    since = min(int(p.trace.records["stamp"].min(initial=NEVER)) for p in history.pes.values())
     for k, array, until in _lives(owner):
-        if until <= since:
+        if until <= history.since:
             continue
         area = _Area(array["array"], array["array"] + array["bytes"], array["item"])
         here = (low < area.end) & (end > area.low) & (stamp >= array["since"]) & (stamp < until)

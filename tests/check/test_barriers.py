@@ -126,49 +126,32 @@ IDIOMS = {
         if {who}:
             out[i] = parts[i] + parts[i + 1 & 63]
 """,
-    "lock": """
-    if i == 0:
-        while cuda.atomic.cas(words, 0, 0, 1) != 0:
-            pass
-        {seen}
-    {told}
-    if {who}:
-        parts[i] += 1
-        parts[i + 64] += 1
-    {met}
-    if i == 0:
-        {fenced}
-        cuda.atomic.exch(words, 0, 0)
-""",
-    "bit": """
-    if i == 0:
-        while cuda.atomic.or_(words, 0, 4) & 4:
-            pass
-        {seen}
-    {told}
-    if {who}:
-        parts[i] += 1
-        parts[i + 64] += 1
-    {met}
-    if i == 0:
-        {fenced}
-        cuda.atomic.and_(words, 0, ~4)
-""",
-    "ticket": """
-    if i == 0:
-        mine = cuda.atomic.add(words, 0, 1)
+}
+# How thread 0 of a block takes a lock, and gives it back.
+LOCKS = {
+    "lock": ("""while cuda.atomic.cas(words, 0, 0, 1) != 0:
+            pass""", "cuda.atomic.exch(words, 0, 0)"),
+    "bit": ("""while cuda.atomic.or_(words, 0, 4) & 4:
+            pass""", "cuda.atomic.and_(words, 0, ~4)"),
+    "ticket": ("""mine = cuda.atomic.add(words, 0, 1)
         while cuda.atomic.add(words, 1, 0) != mine:
-            pass
-        {seen}
-    {told}
-    if {who}:
+            pass""", "cuda.atomic.add(words, 1, 1)"),
+}  # fmt: skip
+IDIOMS |= {
+    name: f"""
+    if i == 0:
+        {take}
+        {{seen}}
+    {{told}}
+    if {{who}}:
         parts[i] += 1
         parts[i + 64] += 1
-    {met}
+    {{met}}
     if i == 0:
-        {fenced}
-        cuda.atomic.add(words, 1, 1)
-""",
+        {{fenced}}
+        {give}
+"""
+    for name, (take, give) in LOCKS.items()
 }
 WHO = {"all": "i >= 0", "one": "i == 0"}
 PARTS = {"met": "cuda.syncthreads()", "fenced": "cuda.threadfence()",
@@ -187,7 +170,7 @@ def idiom(how, who, *there):
     name = "_".join((how, who, *(part for part in PARTS if parts[part])))
     shown = {part: text if parts[part] else "pass" for part, text in PARTS.items()}
     kernel = WAITS.format(name=name) + IDIOMS[how].format(who=WHO[who], **shown)
-    stores = who == "all" or how not in ("lock", "bit", "ticket")  # other threads
+    stores = who == "all" or how not in LOCKS  # other threads
     before = parts["fenced"] and (parts["met"] or not stores)
     after = parts["told"] or (parts["seen"] and who == "one")
     return name, kernel, not (before and after)

@@ -19,7 +19,7 @@ STEPS = Path(__file__).with_name("steps_of_a_job.py")
 SMALL = """
 import sys
 from gpushmem.check import log, parts
-log.MOST = parts.MOST = int(sys.argv.pop(1))
+log.MOST = int(sys.argv.pop(1))
 parts.PART, parts.EVERY = 100, 0.02
 from gpushmem.cli import main
 main()
