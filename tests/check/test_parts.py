@@ -92,17 +92,54 @@ def test_a_job_that_never_meets_ends_its_log_and_goes_on():
     assert "the disk" not in done.stderr
 
 
+def written(folder, records):
+    """A log that has these records, and no facts."""
+    path = folder / "pe0.log"
+    path.write_bytes(b"\0" * log.HEADER + records.tobytes())
+    path.with_suffix(".json").touch()
+    one = parts._Log(path)
+    one._header["n"] = one._header["most"] = len(records)
+    one.look()
+    return one
+
+
+SUBMIT, END, MEET = (log.SUBMIT, 0), (log.END, 1), (log.CALL, 0)
+
+
+@pytest.mark.parametrize(
+    ("stream", "events", "known"),
+    [
+        (0, [], True),
+        (0, [SUBMIT, END], False),
+        (0, [SUBMIT, (log.SYNC, 0, 2), END], False),  # it had not ended then
+        (0, [SUBMIT, END, (log.SYNC, 0, 2)], True),
+        (0, [SUBMIT, END, (log.SYNC, 0, 1)], False),  # those before it
+        (0, [SUBMIT, END, (log.SYNC, 0, 0, 1)], True),
+        (-2, [SUBMIT, END, (log.SYNC, 0, 2)], False),  # a stream that is waited for by its number
+        (-2, [SUBMIT, END, (log.SYNC, 0, 0, 0, -2)], True),
+        (3, [SUBMIT, END, (log.SYNC, 0, 0, 0, 3)], True),
+        (3, [SUBMIT, END, (log.SYNC, 0, 0, 0, 4)], False),
+    ],
+)  # fmt: skip
+def test_a_part_ends_where_all_launches_are_known_to_be_over(tmp_path, stream, events, known):
+    records = np.zeros(len(events) + 2, log.RECORD)
+    for record, (kind, launch, *words) in zip(records, [*events, MEET, MEET], strict=True):
+        record["kind"], record["launch"] = kind, launch
+        record["words"][: len(words)] = words
+        if kind == log.SUBMIT:
+            record["words"][:3] = 1, 32, stream
+    one = written(tmp_path, records)
+    assert one.met == [(len(events) + 1, known, log.CALL)]
+    one.close()
+
+
 def test_a_hole_in_a_file_is_what_it_was_before():
     """Of the pages that a part has alone: a page is still there that the next part begins in."""
     with command.recorded() as folder:
-        page, path = os.sysconf("SC_PAGESIZE"), folder / "pe0.log"
-        records = np.ones(1000, log.RECORD)
-        path.write_bytes(b"\0" * log.HEADER + records.tobytes())
-        path.with_suffix(".json").touch()
-        one = parts._Log(path)
-        one.look()
+        page, records = os.sysconf("SC_PAGESIZE"), np.ones(1000, log.RECORD)
+        one = written(folder, records)
         one.remove(500)
-        left = np.fromfile(path, log.RECORD, offset=log.HEADER)
+        left = np.fromfile(folder / "pe0.log", log.RECORD, offset=log.HEADER)
         assert np.all(left[500:] == records[500:])
         assert np.all(left[page // log.RECORD.itemsize + 1 : 400]["kind"] == 0)
         assert one._header["most"][0] == 500 + log.MOST
