@@ -152,6 +152,28 @@ def is_users(module: str) -> bool:
     return USER_CODE[module]
 
 
+_files: dict[str, str] = {}  # where the user's modules are, of those that have been looked at
+_looked_at: list[str] = []  # modules
+
+
+def users_files() -> dict[str, str]:
+    """Where the user's modules are, by the names of their files.
+
+    Modules that have been looked at are passed over: a process that has been forked would copy the
+    memory of each.
+    """
+    since = max(len(sys.modules) - len(_looked_at) + 1, 0)
+    new = [*itertools.islice(reversed(sys.modules), since)][::-1]
+    if not new or new[:1] != _looked_at[-1:]:  # some have been removed, or this is the first look
+        new, _looked_at[:] = list(sys.modules), []
+    for name in ["__main__", *new]:
+        if is_users(name) and name.partition(".")[0] not in sys.stdlib_module_names:
+            path = getattr(sys.modules.get(name), "__file__", None) or ""
+            _files[path.rpartition("/")[2]] = path
+    _looked_at.extend(new[len(_looked_at) > 0 :])
+    return _files
+
+
 @lru_cache(maxsize=1024)  # called for each frame of every host operation
 def _passed_over(module: str) -> bool:
     """Whether a frame belongs to the library, or to standard library code called from it."""

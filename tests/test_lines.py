@@ -5,6 +5,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -70,3 +71,20 @@ def test_threads_at_once():
             assert all(all(trees) for trees in threads.map(parse, (0, 9)))
     finally:
         gc.callbacks.remove(let_others)
+
+
+@pytest.mark.parametrize("removed", [[], ["old_of_test"], ["old_of_test", "last_of_test"]])
+def test_files_of_new_modules(monkeypatch, removed):
+    """Modules that come later are found, whichever have gone meanwhile."""
+    for name in ("old_of_test", "last_of_test"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    source_lines.users_files()
+    for name in removed:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("new_of_test", "newer_of_test"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        sys.modules[name].__file__ = f"/somewhere/{name}.py"
+    files = source_lines.users_files()
+    assert files["new_of_test.py"] == "/somewhere/new_of_test.py"
+    assert files["newer_of_test.py"] == "/somewhere/newer_of_test.py"
+    assert files["test_lines.py"] == __file__

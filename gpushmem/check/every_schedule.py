@@ -7,6 +7,7 @@ if it fails. As many as there are cores go on at once, until none is left, or th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -308,6 +309,7 @@ def _start(
     pid = os.fork()
     if pid == 0:
         try:
+            gc.freeze()  # see `ForkStarter`
             os.close(reader)
             nothing = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((nothing, 0), (output.fileno(), 1), (output.fileno(), 2)):

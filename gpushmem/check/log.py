@@ -13,7 +13,6 @@ import ctypes
 import json
 import mmap
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.errors import ArgumentError
-from gpushmem.source_lines import is_users
+from gpushmem.source_lines import users_files
 
 __all__ = [
     "ACCESS",
@@ -287,13 +286,7 @@ class Log:
         """Write down where the user's modules are; the PE may go on to record."""
         self._note_sites()
         named = {text.partition(":")[0] for text in self._texts.values()}
-        files = {}
-        for name, module in list(sys.modules.items()):
-            path = getattr(module, "__file__", None) or ""
-            file = path.rpartition("/")[2]
-            known = name.partition(".")[0] in sys.stdlib_module_names  # a script may have its name
-            if file in named and is_users(name) and not known:
-                files[file] = path
+        files = {name: path for name, path in users_files().items() if name in named}
         self.describe(files=files)
 
 

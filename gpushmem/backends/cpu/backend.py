@@ -17,7 +17,7 @@ from gpushmem.artifacts.global_arrays import places
 from gpushmem.artifacts.launch_shape import PRIORITIES, carveout, shape_of
 from gpushmem.backends import page_sharing
 from gpushmem.backends.base import Config, DeviceFunction, Shape
-from gpushmem.backends.cpu import lowering
+from gpushmem.backends.cpu import checked_process, lowering
 from gpushmem.backends.cpu.host_checking import Recorder, recorder
 from gpushmem.backends.cpu.host_operations import Inline
 from gpushmem.backends.cpu.host_tracing import tracer
@@ -525,6 +525,8 @@ def warm_up(n_pes: int | None) -> None:
     """Prepare what the PEs need, in the process they will be forked from."""
     CpuBackend.install(settings.get("GPUSHMEM_NODES"))
     prepare(n_pes)
+    if settings.get("GPUSHMEM_CHECK"):
+        checked_process.warm_up()
 
 
 def prepare(n_pes: int | None) -> None:

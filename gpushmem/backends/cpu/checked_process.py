@@ -26,14 +26,14 @@ from gpushmem.check.turns import Schedule
 from gpushmem.job.job import current
 from gpushmem.simt.launch import Running
 from gpushmem.simt.observe import LOAD, STORE
-from gpushmem.source_lines import assigned_name, line_of, user_frame
+from gpushmem.source_lines import assigned_name, line_of, user_frame, users_files
 
 if TYPE_CHECKING:
     from gpushmem.simt.observe import Work
 
 HELD_UP, BETWEEN = 100, 0.002  # launches; seconds from the first PE to the second
 SMALL = 4096  # bytes: of copies of more it is not looked whether they are all zero
-__all__ = ["ProcessRecorder", "of_pe", "process_recorder"]
+__all__ = ["ProcessRecorder", "of_pe", "process_recorder", "warm_up"]
 
 of_pe: list[ProcessRecorder] = []  # the recorder of a PE, from `init` to `finalize`
 
@@ -69,6 +69,13 @@ def _log(folder: Path, pe: int) -> Log:
     job = current()
     stamp = address_of(_stamp) if job is None else job.board.address("stamp")
     return Log(folder, pe, stamp, adder(), reserver())
+
+
+def warm_up() -> None:
+    """Prepare what a recorder needs, in the process that PEs are forked from."""
+    adder()
+    reserver()
+    users_files()
 
 
 _stamp = np.zeros(1, np.int64)  # of a process without a job

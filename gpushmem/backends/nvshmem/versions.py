@@ -152,6 +152,7 @@ def lacking(version: Callable[[str], str | None]) -> list[str]:
     return found
 
 
+@cache
 def installed(package: str) -> str | None:
     """The version of a package that is installed, None if it is not."""
     try:

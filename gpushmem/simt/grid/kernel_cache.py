@@ -13,16 +13,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from numba import types
 from numba.cuda.core import config
 
 from gpushmem import cache_files, code_store
-from gpushmem.artifacts.fingerprint import fingerprint, name_of
+from gpushmem.artifacts.fingerprint import digest_of, fingerprint, name_of
 from gpushmem.background import beside
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.target import compiling, made_of, simt_target
 from gpushmem.simt.grid.entry import Entry, freeze, thaw
 
-__all__ = ["compiled", "improve", "improved", "machine"]
+__all__ = ["compiled", "improve", "improved", "machine", "warm_up"]
 
 NICE = 10
 
@@ -30,6 +31,12 @@ NICE = 10
 def machine() -> Any:
     """The machine that kernels are compiled for."""
     return simt_target.target_context.codegen().magic_tuple()
+
+
+def warm_up() -> None:
+    """Prepare what names of kernels are made of: a first look at each type of thing takes long."""
+    machine()
+    digest_of((types.int64[::1],))
 
 
 AGE = 60.0  # seconds: what was compiled quickly before that, an earlier job has left

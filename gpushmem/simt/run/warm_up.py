@@ -16,7 +16,7 @@ def warm_up(n_processes: int | None) -> None:
     scheduler.addresses()
     queue.native()
     entry.warm_up()
-    kernel_cache.machine()
+    kernel_cache.warm_up()
     if n_processes is None or n_processes > cores.available():
         # What compiling needs. Where each process has a core, those that compile make it as fast.
         simt_target.typing_context.refresh()
