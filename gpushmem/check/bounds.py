@@ -1,7 +1,7 @@
-"""Accesses of kernels outside of all arrays: to symmetric memory, and beside arrays of numba.cuda.
+"""Accesses of kernels outside of all arrays: to symmetric memory, and beside arrays of the device.
 
 While a job is checked there is a gap behind each symmetric array (`backends.base.GAP`), so that
-what runs past the end of one does not reach the next; and before and behind each of numba.cuda's,
+what runs past the end of one does not reach the next; and before and behind each of the device's,
 whose other memory, such as constants, is not known.
 """
 
@@ -48,7 +48,7 @@ def _all(history: History) -> Iterator[tuple[Access, int, int]]:
 
 
 def _beside(history: History, pe: Pe) -> Iterator[tuple[Access, int, int]]:
-    """Accesses in the gaps beside the arrays of numba.cuda."""
+    """Accesses in the gaps beside the arrays of the device."""
     arrays = _Arrays([[m["memory"], m["bytes"]] for m in pe.memories])
     near = _Arrays([[m["memory"] - m["guard"], m["bytes"] + 2 * m["guard"]] for m in pe.memories])
     rows = pe.plain[pe.plain["space"] == LOCAL]

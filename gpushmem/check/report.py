@@ -132,7 +132,7 @@ class _OutOfBounds(Problem):
 
 
 class _Beside(_OutOfBounds):
-    """An access beside an array of numba.cuda."""
+    """An access beside an array of device memory."""
 
     def __init__(self, history: History, outside: Outside) -> None:
         self.history, self.access, self.place = history, outside.access, outside.place

@@ -258,7 +258,8 @@ class CpuBackend:
         return address_of(native) - self.world.heap
 
     def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        array = np.empty(shape, dtype)
+        empty = np.empty if self._recorder is None else self._recorder.device_array
+        array = empty(shape, dtype)
         if self._weak is not None:
             self._weak.poison(array)
         self._arrays.note(array, "device memory")

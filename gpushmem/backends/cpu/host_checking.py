@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,6 +14,7 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.backends.base import Shape
 from gpushmem.backends.cpu.checked_process import ProcessRecorder, of_pe
 from gpushmem.backends.cpu.sync.world import World
 from gpushmem.backends.host.event_readers import Reader
@@ -36,6 +39,7 @@ from gpushmem.check.turns import changes_nothing, named, takes_turns
 from gpushmem.ops import OPS, Op
 from gpushmem.ops.roles import Value
 from gpushmem.simt.observe import LOAD, STORE
+from gpushmem.simt.run.queue_observer import GUARD, guarded, spend
 from gpushmem.size import span
 from gpushmem.source_lines import assigned_name
 
@@ -47,6 +51,17 @@ def recorder(world: World) -> Recorder | None:
     """The recorder of this PE, if the job is checked."""
     folder = settings.get("GPUSHMEM_CHECK")
     return Recorder(Path(folder), world) if folder else None
+
+
+class _Memory:
+    """Guarded memory, as NumPy takes it; its addresses are not used again."""
+
+    def __init__(self, nbytes: int) -> None:
+        memory, self.address = guarded(nbytes)
+        self.__array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3,
+        }  # fmt: skip
+        weakref.finalize(self, spend, memory).atexit = False
 
 
 class Recorder(ProcessRecorder, Reader):
@@ -66,6 +81,15 @@ class Recorder(ProcessRecorder, Reader):
     def mapped(self) -> None:
         world = self._world
         self._log.describe(heap=world.heap, stride=world.stride, n_pes=world.job.n_pes)
+
+    def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """An array with gaps around it, in which the checker sees accesses."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if not nbytes:
+            return np.empty(shape, dtype)
+        memory = _Memory(nbytes)
+        self.got_memory(memory.address, nbytes, GUARD)
+        return np.asarray(memory).view(dtype).reshape(shape)
 
     # --- operations of the host
 

@@ -48,7 +48,6 @@ TOOLKIT = 12, 8  # the version of CUDA that driver and toolkit say they are
 LEGACY, PER_THREAD = 1, 2  # stream handles that mean a default stream
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
-GUARD = 1 << 20  # bytes before and after memory that a witness sees
 # Of all GPUs; other attributes are 1.
 ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": MAX_THREADS,
@@ -150,7 +149,6 @@ class Driver:
         self._pid = 0  # of the process that has used the device
         self._contexts = threading.local()
         self._memory: dict[int, Any] = {}  # device, pinned and managed
-        self._spent: list[mmap.mmap] = []  # freed; its addresses are not used again
         self._device_bytes: dict[int, int] = {}
         self._allocated = UNCHECKED  # bytes, since the last look at how many are free
         self._pinned: dict[int, int] = {}  # host address -> bytes
@@ -234,9 +232,8 @@ class Driver:
             memory: Any = np.empty(room, np.uint8)
             address = -(-address_of(memory) // 256) * 256
         else:
-            memory = mmap.mmap(-1, room + 2 * GUARD, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            address = address_of(np.frombuffer(memory, np.uint8)) + GUARD  # of a page
-            seen.got_memory(address, nbytes, GUARD)
+            memory, address = queue_observer.guarded(room)
+            seen.got_memory(address, nbytes, queue_observer.GUARD)
         self._memory[address] = memory
         return address
 
@@ -252,13 +249,8 @@ class Driver:
         memory = self._memory.pop(address, None)
         spent = isinstance(memory, mmap.mmap)
         self.device.default.submit(
-            partial(self._spend, memory) if spent else Copy(0, 0, 0, keep=memory)
+            partial(queue_observer.spend, memory) if spent else Copy(0, 0, 0, keep=memory)
         )
-
-    def _spend(self, memory: mmap.mmap) -> None:
-        """Free memory whose addresses a witness would take for the same array, if used again."""
-        memory.madvise(mmap.MADV_DONTNEED)
-        self._spent.append(memory)
 
     def cuMemGetInfo(self) -> tuple[int, int]:
         total = modelled().memory
