@@ -94,6 +94,8 @@ class _Replay:
             for pe in self.pes.values()
             for kind, word in TURN.items()
         )
+        # Stamps of allocations.
+        self._since = {pe.pe: [a["since"] for a in pe.arrays] for pe in self.pes.values()}
         self._looked_at: set[int] = set()
         for pe in self.pes.values():
             self._looked_at |= looked_at(pe, pe.trace.records, LOOKS)
@@ -169,8 +171,13 @@ class _Replay:
                 self.history.accesses.append(access)
 
     def _is_new(self, access: Access) -> bool:
-        """Whether an access says more than those that its thread has made there before."""
-        made = access._replace(when=0, call=None, over=None, clock=None, stamp=0)
+        """Whether an access says more than those that its thread has made there before.
+
+        There is the memory of an array: what is allocated later at its place is another one.
+        """
+        kind, owner = access.space[:2]
+        arrays = bisect(self._since[owner], access.stamp) if kind == "heap" else 0
+        made = access._replace(when=0, call=None, over=None, clock=None, stamp=arrays)
         if made not in self._repeated:
             self._repeated.add(made)
             return True

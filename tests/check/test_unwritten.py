@@ -39,6 +39,15 @@ def wait(stamp):
     ]
 
 
+def multiply(stamp):
+    """What no plain code and no wait looks at."""
+    return [
+        (stamp, log.OP, KIND_OF["gemm_block"], 1 << 8, -1, -1),
+        (stamp + 1, log.EFFECT, 0, HEAP, 8, 8, 8),
+        (stamp + 2, log.DONE, KIND_OF["gemm_block"], 0),
+    ]
+
+
 def found(*args, **kwargs):
     return [
         one.seen
@@ -52,9 +61,10 @@ def test_what_is_read_before_it_is_written_is_found_and_counted_by_line():
     assert found(*write(5), *wait(10)) == []
 
 
-def test_an_array_at_the_place_of_another_one_is_unwritten_again():
-    assert found(*write(5), *wait(10), *wait(30), since=(1, 20)) == [1]
-    assert found(*write(5), *wait(10), *write(25), *wait(30), since=(1, 20)) == []
+@pytest.mark.parametrize("read", [wait, multiply])
+def test_an_array_at_the_place_of_another_one_is_unwritten_again(read):
+    assert found(*write(5), *read(10), *read(30), since=(1, 20)) == [1]
+    assert found(*write(5), *read(10), *write(25), *read(30), since=(1, 20)) == []
 
 
 def test_what_the_host_has_got_may_have_been_written():
