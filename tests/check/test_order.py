@@ -6,6 +6,7 @@ from gpushmem.check import happens_before, log
 from gpushmem.check.instrumentation import KIND_OF
 from gpushmem.check.lost_wakeups import missed
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
+from gpushmem.simt.observe import STORE
 
 TURNS = happens_before.PASSES + 6
 STRIDE, HEAP = 1 << 20, 1 << 32
@@ -20,32 +21,32 @@ def trace(pe, n_pes, *events):
     return log.Trace(pe, records, facts, 0)
 
 
-def add(stamp, pe, to, how=SIGNAL_ADD, value=1, qp=None):
-    """Add 1 to the signal at the start of a heap, or set it; perhaps on a queue pair."""
-    kind = KIND_OF["signal_op" if qp is None else "qp_signal_op"]
+def call(stamp, name, pe=-1, *effects, team=-1, compare=0, value=0, result=0):
+    """A call of an operation; of each of its effects the number, address, bytes and stride."""
+    kind = KIND_OF[name]
     return [
-        (stamp, log.OP, kind, 1 << 8, to, -1 if qp is None else qp, how, value),
-        (stamp + 1, log.EFFECT, 0, HEAP + pe * STRIDE, 8, 8, 8),
-        (stamp + 2, log.DONE, kind),
+        (stamp, log.OP, kind, len(effects) << 8, pe, team, compare, value),
+        *((stamp + 1, log.EFFECT, *effect, 8) for effect in effects),
+        (stamp + 2, log.DONE, kind, result),
     ]
+
+
+def add(stamp, pe, to, how=SIGNAL_ADD, value=1, qp=None, at=0):
+    """Add 1 to the signal at the start of a heap, or set it; perhaps on a queue pair."""
+    name, team = ("signal_op", -1) if qp is None else ("qp_signal_op", qp)
+    word = 0, HEAP + pe * STRIDE + at, 8, 8
+    return call(stamp, name, to, word, team=team, compare=how, value=value)
 
 
 def fence(stamp, to, *qps):
     """Order what is written to a PE on these queue pairs."""
-    kind = KIND_OF["qp_fence"]
-    return [
-        (stamp, log.OP, kind, 0, to, -1, 0, sum(1 << qp for qp in qps)),
-        (stamp + 1, log.DONE, kind),
-    ]
+    return call(stamp, "qp_fence", to, value=sum(1 << qp for qp in qps))
 
 
 def wait(stamp, pe, value, compare=CMP_GE):
     """Wait for the PE's own signal to be this, or more."""
-    return [
-        (stamp, log.OP, KIND_OF["signal_wait_until"], 1 << 8, -1, -1, compare, value),
-        (stamp + 1, log.EFFECT, 0, HEAP + pe * STRIDE, 8, 8, 8),
-        (stamp + 2, log.DONE, KIND_OF["signal_wait_until"], value),
-    ]
+    word = 0, HEAP + pe * STRIDE, 8, 8
+    return call(stamp, "signal_wait_until", -1, word, compare=compare, value=value, result=value)
 
 
 def heard(*traces):
@@ -93,6 +94,16 @@ def test_waits_do_not_prove_each_other():
     ]
     waiting = [trace(0, 4, *wait(10, 0, 1)), trace(1, 4, *wait(60, 1, 1))]
     assert heard(*waiting, *senders) == [0, 0]
+
+
+def test_each_write_of_a_host_is_another_one():
+    """PE 1 fetches the second, before which was the first."""
+    setting = trace(0, 2, *(
+        event for k in (1, 2)
+        for event in ((k, log.HOST, HEAP, 8, STORE, 0, 1), (k, log.VALUE, HEAP, 8, k))
+    ))  # fmt: skip
+    fetching = call(10, "atomic_fetch", 0, (0, HEAP + STRIDE, 8, 8), result=2)
+    assert heard(setting, trace(1, 2, *fetching)) == [2]
 
 
 def test_a_write_that_came_after_a_wait_could_keep_it_from_ending():

@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpushmem.check import command, log, parts
+from gpushmem.check import command, happens_before, log, parts
+from gpushmem.ops import SIGNAL_SET
+from gpushmem.simt.observe import ADD, STORE
 from tests.check.programs import cases
 from tests.check.test_corpus import SAMPLE
+from tests.check.test_order import HEAP, STRIDE, add, call, trace, wait
 from tests.conftest import PLAIN, ROOT
 from tests.pes import BACKEND
 
@@ -66,6 +69,64 @@ def test_what_a_late_part_does_wrong_is_found(in_parts, bug):
     assert whole == found != set()
 
 
+def left(*parts):
+    """What the last of these parts leaves, each the events of the hosts of PE 0 and PE 1."""
+    earlier = None
+    for events in parts:
+        traces = [trace(pe, 2, *some) for pe, some in enumerate(events)]
+        traces[0].facts.append({"members": 1, "pes": [0, 1]})
+        earlier = happens_before.history(traces, earlier=earlier).earlier()
+    return earlier
+
+
+def take(stamp, op="atomic_compare_swap", old=0):
+    """PE 0 tries to make the word at the start of PE 1's heap 1, and sees this."""
+    return call(stamp, op, 1, (0, HEAP, 8, 8), value=1, result=old)
+
+
+STORED = [(10, log.HOST, HEAP + STRIDE, 8, STORE, 0, 1)]  # of it the log has no number
+COUNTED = [(1, log.UPDATE, 1 << 40, ADD, 1)]  # in memory that is not symmetric
+FREED = add(10, 0, 1, SIGNAL_SET, 0)
+TWO_SET = add(1, 0, 1, SIGNAL_SET, 2), add(10, 1, 1, SIGNAL_SET)
+
+
+@pytest.mark.parametrize(
+    ("number", "parts"),
+    [
+        (1, [(add(1, 0, 1), []), ([], [])]),
+        (2, [(add(1, 0, 1), []), (add(1, 0, 1), [])]),
+        (None, [TWO_SET, ([], [])]),
+        (None, [(TWO_SET[0], TWO_SET[1] + wait(20, 1, 1))]),  # of a word that is looked at
+        (None, [(add(1, 0, 1), []), ([], STORED)]),
+        (2, [([], COUNTED), ([], COUNTED)]),
+    ],
+)
+def test_a_word_is_what_all_parts_have_made_of_it(number, parts):
+    assert [*left(*parts).words.words.values()] == [number]
+
+
+@pytest.mark.parametrize(
+    ("held", "parts"),
+    [
+        (True, [(take(1) + FREED + take(20), [])]),
+        (True, [(take(1), []), ([], [])]),
+        (False, [(take(1), []), (FREED, [])]),
+        (False, [(take(1), []), (FREED, wait(20, 1, 0))]),
+        (True, [(take(1, "atomic_fetch_or"), [])]),
+        (False, [(add(1, 0, 1) + take(10, "atomic_fetch_or", 1), [])]),  # it was 1 before
+    ],
+)
+def test_a_lock_that_is_not_given_back_is_held_in_later_parts(held, parts):
+    assert bool(left(*parts).words.locks) == held
+
+
+def test_teams_and_memory_that_hosts_have_are_known_to_later_parts():
+    told = [(1, log.TEAM, 3, 1), (2, log.EXPOSED, HEAP, 8, STORE, 0, 1)]
+    earlier = left((told, []), ([], []))
+    assert earlier.teams == {0: {3: (0, 1)}, 1: {}}
+    assert [access.space for access in earlier.exposed] == [("heap", 0)]
+
+
 def checked(room, *words):
     """Run a job with logs that have room for so few records."""
     return subprocess.run(
@@ -92,11 +153,11 @@ def test_a_job_that_never_meets_ends_its_log_and_goes_on():
     assert "the disk" not in done.stderr
 
 
-def written(folder, records):
-    """A log that has these records, and no facts."""
-    path = folder / "pe0.log"
+def written(folder, records, pe=0):
+    """A log of one of two PEs that has these records."""
+    path = folder / f"pe{pe}.log"
     path.write_bytes(b"\0" * log.HEADER + records.tobytes())
-    path.with_suffix(".json").touch()
+    path.with_suffix(".json").write_text('{"n_pes": 2}\n')
     one = parts._Log(path)
     one._header["n"] = one._header["most"] = len(records)
     one.look()
@@ -121,7 +182,9 @@ SUBMIT, END, MEET = (log.SUBMIT, 0), (log.END, 1), (log.CALL, 0)
         (3, [SUBMIT, END, (log.SYNC, 0, 0, 0, 4)], False),
     ],
 )  # fmt: skip
-def test_a_part_ends_where_all_launches_are_known_to_be_over(tmp_path, stream, events, known):
+def test_a_part_ends_where_all_launches_are_known_to_be_over(
+    monkeypatch, tmp_path, stream, events, known
+):
     records = np.zeros(len(events) + 2, log.RECORD)
     for record, (kind, launch, *words) in zip(records, [*events, MEET, MEET], strict=True):
         record["kind"], record["launch"] = kind, launch
@@ -131,6 +194,9 @@ def test_a_part_ends_where_all_launches_are_known_to_be_over(tmp_path, stream, e
     one = written(tmp_path, records)
     assert one.met == [(len(events) + 1, known, log.CALL)]
     one.close()
+    written(tmp_path, records[-2:], pe=1).close()
+    monkeypatch.setattr(parts, "PART", 0)
+    assert len([*parts.Parts(tmp_path)]) == 1 + known
 
 
 def test_a_hole_in_a_file_is_what_it_was_before():
