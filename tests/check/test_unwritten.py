@@ -9,7 +9,7 @@ import pytest
 from gpushmem.check import happens_before, log, uninitialized
 from gpushmem.check.instrumentation import KIND_OF
 from gpushmem.ops import CMP_GE
-from gpushmem.simt.compiler.observer import STORE
+from gpushmem.simt.compiler.observer import LOAD, STORE
 from tests.check.programs import program
 from tests.check.test_corpus import check
 
@@ -65,6 +65,16 @@ def test_what_is_read_before_it_is_written_is_found_and_counted_by_line():
 def test_an_array_at_the_place_of_another_one_is_unwritten_again(read):
     assert found(*write(5), *read(10), *read(30), since=(1, 20)) == [1]
     assert found(*write(5), *read(10), *write(25), *read(30), since=(1, 20)) == []
+
+
+def test_a_write_with_gaps_leaves_some_unwritten():
+    """The first and the last of three words; a kernel reads the other one."""
+    written, load = (5, log.HOST, HEAP, 8, STORE, 16, 2), 1 << log.ROWS | 8 << 2
+    reading = [(8, log.BEGIN), (9, log.ACCESS, HEAP + 8, 0, 1, load, LOAD), (10, log.END)]
+    made = trace(written, (7, log.SUBMIT, 1, 1), *reading)
+    made.records["launch"][2:], made.facts[-1]["bytes"] = 1, 24
+    (one,) = uninitialized.unwritten(happens_before.history([made]))
+    assert one.place == 8
 
 
 def test_what_the_host_has_got_may_have_been_written():
