@@ -1,16 +1,27 @@
 """Which orders are tried: compared with all there are, of small programs of a few words."""
 
+from operator import ne
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gpushmem.check.conditions import holds
-from gpushmem.check.exploration import Event, Exploration, Word, neighbours, waits_for
+from gpushmem.check.exploration import (
+    Event,
+    Exploration,
+    Loops,
+    Word,
+    neighbours,
+    run_of,
+    waits_for,
+)
+from gpushmem.check.history import Atomic, Turn
 from gpushmem.check.log import EFFECT, END, OP, RECORD
 from gpushmem.check.pe_memory import refused
 from gpushmem.check.turns import named
-from gpushmem.check.vector_clock import UPDATED, Bit
+from gpushmem.check.vector_clock import UPDATED, Bit, Bits, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_LT, OPS
 
 # --- a machine: threads with a list of operations each. An operation is its name, a word, numbers.
@@ -135,11 +146,27 @@ def test_every_outcome_is_found_and_hardly_an_order_is_tried_twice(seed):
     [
         ([[("add", 0, (1, 0))], [("add", 0, (1, 0))], [("wait", 0, (CMP_LT, 1))]], [0, 1]),
         ([[("add", 0, (1, 0))] * 2, [("or", 0, (4, 0))], [("wait", 0, (CMP_EQ, 0))]], [1, 0, 0]),
+        ([[("add", 0, (-1, 0))], [("wait", 0, (CMP_GE, 0))]], [1, 0]),  # one that takes away
     ],
 )
 def test_a_wait_that_no_single_change_keeps_from_ending_ends_before_all(threads, first):
     _, found, _ = explored(threads, first, Random(1))
     assert found == every_outcome(threads)
+
+
+def test_what_a_failed_try_has_told_is_no_reason_to_come_later():
+    """PE 0 tries to take a lock that PE 1 has, and gets it then: it could have been first."""
+    free, taken = Clock(), Clock(masks={(UPDATED, 1, 0): Bits(1)})
+    turns = [
+        Turn(k + 1, Atomic("set", value, ("heap", 0), used, fails, 0), site, (pe, 1, 0),
+             Bit(UPDATED, pe, 0, k), clock, failed)
+        for k, (pe, site, value, used, fails, clock, failed) in enumerate([
+            (1, "a:1", 1, True, ne, free, False), (0, "b:1", 1, True, ne, free, True),
+            (1, "a:2", 0, False, None, free, False), (0, "b:1", 1, True, ne, taken, False),
+        ])
+    ]  # fmt: skip
+    run = run_of(SimpleNamespace(turns=turns, waiting=[]), Loops())
+    assert 0 in [each.rest for each in run.alternatives]
 
 
 def test_a_wait_that_had_not_ended_with_its_launch_is_no_call_that_failed():

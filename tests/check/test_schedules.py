@@ -154,6 +154,28 @@ def test_a_loop_that_polls_is_no_event_until_it_sees_something_new(run_cli, tmp_
     assert "4 schedules, all there are" in told
 
 
+def test_a_thread_that_changes_something_does_not_poll(run_cli, tmp_path):
+    """It may see the same, and then something else between that and the next time."""
+    script = tmp_path / "looks.py"
+    script.write_text("""
+import gpushmem as shmem
+
+@shmem.jit
+def kernel(word, count, out):
+    if shmem.my_pe() == 1:
+        shmem.atomic_set(word, 1, 0)
+    for k in range(2 - 2 * shmem.my_pe()):
+        out[k] = shmem.atomic_fetch(word, 0)
+        shmem.atomic_inc(count, 0)
+
+shmem.init(heap_size="16M")
+kernel[1, 1](*(shmem.zeros(2, dtype="int64") for _ in range(3)))
+shmem.finalize()
+""")
+    words = ("run", "--backend", "cpu", "--check", "--check-runs", "all", "-n", 2, script)
+    assert "any of its 3 schedules (5 orders of 5 operations)" in run_cli(*words, code=0).stderr
+
+
 @pytest.mark.sweep
 def test_loops_that_poll_for_ever_are_ended(run_cli, tmp_path):
     """Two locks, taken in two orders by spinning."""
