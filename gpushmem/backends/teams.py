@@ -96,7 +96,7 @@ class BaseTeams(ABC):
     def team_destroy(self, team: int) -> None:
         if team in PREDEFINED:
             raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
-        self.check(team)
+        self.check(team, "team_destroy")
         self._destroy(team)
 
     # --- by the backend, of teams that this PE has

@@ -318,7 +318,10 @@ class _Hearing:
         """See `Word.replaced`; of a word that is changed, too, only if there is one result."""
         possible = list(self._possible(self._unknown()))
         sets = self._known.sets + [write for write in possible if write.how == "set"]
-        last = [write for write in sets if not any(other.after(write) for other in sets)]
+        last = [
+            write for write in sets
+            if not any(other is not write and other.after(write) for other in sets)
+        ]  # fmt: skip
         if self._index.only_set:
             good = [write for write in sets if holds(compare, write.value, value)]
             bad = [write for write in last if fails(compare, write.value, value)]

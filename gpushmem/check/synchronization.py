@@ -16,7 +16,7 @@ from gpushmem.check.accesses import SHARED_MEMORY, other_pe
 from gpushmem.check.calls import Call, Change
 from gpushmem.check.conditions import CHANGES, Write, changed
 from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Taken
-from gpushmem.check.log import HOST, Record
+from gpushmem.check.log import HOST, VALUE, Record, as_records
 from gpushmem.check.pe_memory import Pe, unheard_sums
 from gpushmem.check.reads_from import Heard, Replaced, Word
 from gpushmem.check.vector_clock import CALLED, EARLIER, UPDATED, Bit, Clock
@@ -168,17 +168,31 @@ class _Words(dict[Any, Word]):
         return word
 
 
-def _stored(pe: Pe) -> Iterator[tuple[Any, int, int]]:
-    """Memory to which a PE's kernels and its host have stored."""
+class _Stored(NamedTuple):
+    """Memory to which somebody has stored, and what; None: that is not known."""
+
+    space: Any
+    start: int
+    end: int
+    value: int | None
+    again: bool = False  # it is what the store before it has stored
+
+
+def _stored(pe: Pe) -> Iterator[_Stored]:
+    """What a PE's kernels and its host have stored."""
     rows = pe.plain[pe.plain["how"] == STORE]
-    for number, low, end in np.unique(rows[["space", "low", "end"]]).tolist():
+    names = ["space", "low", "end", "valued", "value"]
+    for number, low, end, valued, value in np.unique(rows[names]).tolist():
         if number != SHARED_MEMORY:
-            yield pe.space(number, 0), low, end
-    records = pe.trace.records
-    hosts = records["words"][records["kind"] == HOST]
-    for address, nbytes, _, stride, times, _ in hosts[hosts[:, 2] == STORE].tolist():
+            yield _Stored(pe.space(number, 0), low, end, value if valued else None)
+    kinds = pe.trace.records["kind"]
+    for record in as_records(pe.trace.records[(kinds == HOST) | (kinds == VALUE)]):
+        address, nbytes, how, stride, times, _ = record.words
         space, start = pe.place(address, 0)
-        yield space, start, start + stride * (times - 1) + nbytes
+        if record.kind == VALUE:
+            yield _Stored(space, start, start + nbytes, how, again=True)
+        elif how == STORE:
+            yield _Stored(space, start, start + stride * (times - 1) + nbytes, None)
 
 
 def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
@@ -474,16 +488,22 @@ class Waits:
     def outcome(self, pes: Iterable[Pe]) -> Outcome:
         """What words are at the end."""
         made = self._before.words | {where: number for where, (number, _) in self._totals.items()}
+        summed = set(self._totals)
         for pe in pes:
             for address, added in unheard_sums(pe, pe.trace.records).items():
                 where = pe.place(address, 0)
+                summed.add(where)
                 before = made.get(where, 0)
                 made[where] = None if added is None or before is None else before + added
         # What is stored in other ways to words that nobody looks at.
         unseen = [where for where in made if where not in self.words]
-        for space, start, end in chain.from_iterable(map(_stored, pes)) if unseen else ():
-            for where in [w for w in unseen if w[0] == space and start <= w[1] < end]:
-                made[where] = None
+        stored: dict[Any, list[int | None]] = defaultdict(list)
+        for one in chain.from_iterable(map(_stored, pes)) if unseen else ():
+            for where in [w for w in unseen if w[0] == one.space and one.start <= w[1] < one.end]:
+                stored[where][len(stored[where]) - one.again :] = [one.value]
+        for where, values in stored.items():
+            same = where not in summed and values.count(values[0]) == len(values)
+            made[where] = values[0] if same else None
         made |= {where: word.number() for where, word in self.words.items()}
         self.find_locks()
         last = {key: some[-1] for key, some in self._sections.items() if some}

@@ -85,6 +85,7 @@ def take(stamp, op="atomic_compare_swap", old=0):
 
 
 STORED = [(10, log.HOST, HEAP + STRIDE, 8, STORE, 0, 1)]  # of it the log has no number
+RESET = [*STORED, (11, log.VALUE, HEAP + STRIDE, 8, 7)]
 COUNTED = [(1, log.UPDATE, 1 << 40, ADD, 1)]  # in memory that is not symmetric
 FREED = add(10, 0, 1, SIGNAL_SET, 0)
 TWO_SET = add(1, 0, 1, SIGNAL_SET, 2), add(10, 1, 1, SIGNAL_SET)
@@ -98,6 +99,10 @@ TWO_SET = add(1, 0, 1, SIGNAL_SET, 2), add(10, 1, 1, SIGNAL_SET)
         (None, [TWO_SET, ([], [])]),
         (None, [(TWO_SET[0], TWO_SET[1] + wait(20, 1, 1))]),  # of a word that is looked at
         (None, [(add(1, 0, 1), []), ([], STORED)]),
+        (7, [(add(1, 0, 1), []), ([], RESET)]),
+        (7, [(add(1, 0, 1), []), ([], RESET + RESET)]),
+        (None, [(add(1, 0, 1), []), ([], RESET + STORED)]),
+        (None, [(add(1, 0, 1), []), (add(20, 0, 1), RESET)]),  # the log does not say which is first
         (2, [([], COUNTED), ([], COUNTED)]),
     ],
 )

@@ -222,9 +222,6 @@ class SlowWord:
     def put(self, write):
         self.writes[write.over] = write
 
-    def drop(self, write):
-        self.writes.pop(write.over, None)
-
     def hear(self, who, clock, compare, value):
         known = [w for w in self.writes.values() if w.over.known(clock)]
         certain = [
@@ -276,10 +273,7 @@ def programs(draw, hows, stores):
     for _ in range(draw(st.integers(5, 30))):
         what, actor, value = draw(st.sampled_from(STEPS)), draw(ACTORS), draw(st.integers(0, 2))
         if what == "write":
-            how, kind = draw(st.sampled_from(hows)), draw(st.integers(0, 19))
-            if kind == 0:  # a compare-and-swap that fails
-                events.append(("write and drop", actor, how, value))
-                continue
+            how, kind = draw(st.sampled_from(hows)), draw(st.integers(1, 19))
             number = MADE[how](number, value)
             stored = stores and how == "set" and kind < 10
             events.append(("store" if stored else what, actor, how, None if kind == 1 else value))
@@ -301,13 +295,10 @@ def replayed(word, events, passes):
         for k, (what, actor, how, value) in enumerate(events):
             clock = clocks[actor]
             clock.times[actor] = k
-            if what in ("write", "store", "write and drop"):
+            if what in ("write", "store"):
                 over = Stored(actor, k) if what == "store" else Bit(DONE, actor, 0, bits[actor])
                 bits[actor] += what != "store"
-                write = Write(over, how, value, clock.copy(), None, k)
-                word.put(write)
-                if what == "write and drop":
-                    word.drop(write)
+                word.put(Write(over, how, value, clock.copy(), None, k))
             elif what == "wait":
                 who = Bit(CALLED, actor, 1, k)
                 who.tell(clock)

@@ -273,7 +273,7 @@ class Kernel:
         assert words[7:] == [w & m for w, m in zip(want, masks[7:], strict=True)]
         block = f"{OPS[name].base}_block"
         row = block if block in OPS else name
-        assert re.search(rf"hostcalls\d+{row}B", launch.name), launch.name
+        assert re.search(rf"host_kernels\d+{row}B", launch.name), launch.name
         assert stream is None or launch.stream == int(stream.__cuda_stream__()[1])
         assert (launch.grid, launch.shared) == ((1, 1, 1), 0)
         assert launch.block == ((256 if row == block else 1), 1, 1)

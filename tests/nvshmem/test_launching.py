@@ -18,7 +18,7 @@ SCRIPT = """
 import os, sys
 import numpy as np
 import gpushmem as shmem
-from gpushmem.job import peers
+from gpushmem.job import ranks
 
 {before}
 def ring():
@@ -31,7 +31,7 @@ def ring():
     shmem.free(x)
     {fails}
     shmem.finalize()
-    return me, n, peers.current().local_pe, os.environ["NVSHMEM_SYMMETRIC_SIZE"]
+    return me, n, ranks.current().local_pe, os.environ["NVSHMEM_SYMMETRIC_SIZE"]
 
 if __name__ == "__main__":
     assert ring() == ring()
