@@ -114,7 +114,7 @@ def test_a_write_that_came_after_a_wait_could_keep_it_from_ending():
 
 
 def test_what_a_host_has_set_is_the_beginning_of_what_is_added():
-    """The host sets the word to 2, and meets the other PE, which adds 1: it is never less than 2."""
+    """The host sets the word to 2, meets the other PE, which adds 1: it is never less than 2."""
     met = [(5, log.CALL, 0), (6, log.CALL, 1)]
     setting = [(1, log.HOST, HEAP, 8, STORE, 0, 1), (2, log.VALUE, HEAP, 8, 2)]
     traces = trace(0, 2, *setting, *met, *wait(20, 0, 2)), trace(1, 2, *met, *add(10, 1, 0))

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.artifacts.guarded_memory import GUARD, guarded, spend
 from gpushmem.backends.base import Shape
 from gpushmem.backends.cpu.checked_process import ProcessRecorder, of_pe
 from gpushmem.backends.cpu.sync.world import World
@@ -39,7 +40,6 @@ from gpushmem.check.turns import changes_nothing, named, takes_turns
 from gpushmem.ops import OPS, Op
 from gpushmem.ops.roles import Value
 from gpushmem.simt.observe import LOAD, STORE
-from gpushmem.simt.run.queue_observer import GUARD, guarded, spend
 from gpushmem.size import span
 from gpushmem.source_lines import assigned_name
 

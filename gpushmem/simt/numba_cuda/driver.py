@@ -33,6 +33,7 @@ from gpushmem import settings
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.artifacts.gpu_limits import MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
 from gpushmem.artifacts.gpu_model import LANES, modelled
+from gpushmem.artifacts.guarded_memory import GUARD, guarded, spend
 from gpushmem.artifacts.launch_shape import AXES, LIMITS
 from gpushmem.errors import KernelError
 from gpushmem.simt.run import queue_observer
@@ -232,8 +233,8 @@ class Driver:
             memory: Any = np.empty(room, np.uint8)
             address = -(-address_of(memory) // 256) * 256
         else:
-            memory, address = queue_observer.guarded(room)
-            seen.got_memory(address, nbytes, queue_observer.GUARD)
+            memory, address = guarded(room)
+            seen.got_memory(address, nbytes, GUARD)
         self._memory[address] = memory
         return address
 
@@ -248,9 +249,7 @@ class Driver:
     def _free_later(self, address: int) -> None:
         memory = self._memory.pop(address, None)
         spent = isinstance(memory, mmap.mmap)
-        self.device.default.submit(
-            partial(queue_observer.spend, memory) if spent else Copy(0, 0, 0, keep=memory)
-        )
+        self.device.default.submit(partial(spend, memory) if spent else Copy(0, 0, 0, keep=memory))
 
     def cuMemGetInfo(self) -> tuple[int, int]:
         total = modelled().memory

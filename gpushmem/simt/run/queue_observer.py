@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
-from gpushmem.artifacts.argument_packing import address_of
-
 if TYPE_CHECKING:
     from gpushmem.simt.run.kernel import Running
 
-__all__ = ["GUARD", "QueueObserver", "Work", "guarded", "present", "spend", "witnessed_by"]
-
-GUARD = 1 << 20  # bytes before and after memory that a witness sees
+__all__ = ["QueueObserver", "Work", "present", "witnessed_by"]
 
 
 class Work(NamedTuple):
@@ -67,18 +60,3 @@ def witnessed_by(witness: Callable[[], QueueObserver | None] | None) -> None:
 def present() -> QueueObserver | None:
     """The witness, if there is one."""
     return _provided[0]() if _provided else None
-
-
-def guarded(nbytes: int) -> tuple[mmap.mmap, int]:
-    """Memory of so many bytes, all 0, with GUARD bytes before and after it; and its address."""
-    memory = mmap.mmap(-1, nbytes + 2 * GUARD, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return memory, address_of(np.frombuffer(memory, np.uint8)) + GUARD
-
-
-_spent: list[mmap.mmap] = []
-
-
-def spend(memory: mmap.mmap) -> None:
-    """Free memory whose addresses a witness would take for the same array, if used again."""
-    memory.madvise(mmap.MADV_DONTNEED)
-    _spent.append(memory)
