@@ -57,6 +57,7 @@ class Word(NamedTuple):
     size: int
     change: str  # how, "" if it does not
     value: int | None  # by which it is changed, if that is known
+    falls: bool = False  # whether somebody adds less than 0
 
 
 class Wait(NamedTuple):
@@ -412,7 +413,8 @@ def _keeps(wait: Wait, wanted: int, by: Word) -> bool:
         return False
     if by.change == "set":
         return wait.goes_on(by.value, wanted)
-    return wait.grows and by.change in ("add", "or") and by.value >= 0
+    # Where additions of less than 0 come before the wait, it may need those that make up for them.
+    return wait.grows and by.change in ("add", "or") and by.value >= 0 and not by.falls
 
 
 def _ends(event: Event, index: int, value: int | None) -> bool:
@@ -492,6 +494,16 @@ class Exploration:
 def neighbours(events: list[Event], waiting: list[Event]) -> Run:
     """A run by its events, and by its waits that have not ended."""
     left_out, events = max(len(events) - MOST, 0), events[:MOST]
+    lowered = {
+        (word.space, word.start) for event in events for word in event.words
+        if word.change == "add" and (word.value is None or word.value < 0)
+    }  # fmt: skip
+    events = [
+        event._replace(words=tuple(
+            word._replace(falls=(word.space, word.start) in lowered) for word in event.words
+        ))
+        for event in events
+    ]  # fmt: skip
     made = _Schedule(events, waiting)
     return Run(
         made.names, [event.who for event in made.events], list(made.alternatives()), left_out

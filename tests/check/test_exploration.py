@@ -30,7 +30,8 @@ from gpushmem.ops import CMP_EQ, CMP_GE, CMP_LT, OPS
 def operation(random, words):
     name = random.choice(["add", "add", "or", "set", "fetch_add", "swap", "cas", "read", "wait"])
     word = random.randrange(words)
-    numbers = (random.randrange(1, 3), random.randrange(3))
+    least = -1 if name in ("add", "fetch_add") else 1
+    numbers = (random.choice([least, 1, 2, 2]), random.randrange(3))
     if name == "wait":
         numbers = (random.choice([CMP_EQ, CMP_GE, CMP_GE, CMP_LT]), random.randrange(3))
     return name, word, numbers
@@ -147,6 +148,14 @@ def test_every_outcome_is_found_and_hardly_an_order_is_tried_twice(seed):
         ([[("add", 0, (1, 0))], [("add", 0, (1, 0))], [("wait", 0, (CMP_LT, 1))]], [0, 1]),
         ([[("add", 0, (1, 0))] * 2, [("or", 0, (4, 0))], [("wait", 0, (CMP_EQ, 0))]], [1, 0, 0]),
         ([[("add", 0, (-1, 0))], [("wait", 0, (CMP_GE, 0))]], [1, 0]),  # one that takes away
+        (
+            [
+                [("add", 0, (1, 0))],
+                [("wait", 0, (CMP_GE, 0))],
+                [("add", 0, (-1, 0)), ("set", 0, (0, 2))],
+            ],
+            [0, 2, 2, 1],
+        ),  # one that makes up for it
     ],
 )
 def test_a_wait_that_no_single_change_keeps_from_ending_ends_before_all(threads, first):
