@@ -903,6 +903,69 @@ def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> N
 def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a block with the same arguments."""
 
+def copy_warp(dst: Array, src: Array) -> None:
+    """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
+
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. They may
+    be views of other PEs' memory (`peer_array`). On return `dst` is visible to the threads that
+    called. What they wrote to `src` before is included only if they synchronised after writing. On
+    GPUs 16 bytes at a time, eight loads in flight for each thread, where both are aligned alike.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def copy_block(dst: Array, src: Array) -> None:
+    """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
+
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. They may
+    be views of other PEs' memory (`peer_array`). On return `dst` is visible to the threads that
+    called. What they wrote to `src` before is included only if they synchronised after writing. On
+    GPUs 16 bytes at a time, eight loads in flight for each thread, where both are aligned alike.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def reduce_rows_warp(dst: Array, src: Array, op: str) -> None:
+    """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.
+
+    `dst` is contiguous and has at least as many elements as a row; it may be one of the rows, or
+    apart. `src` (n, m), n from 1 on, is memory that this PE can load from; the elements of a row
+    are adjacent, rows need not be. `op`, written as a literal in the call, is as in
+    `multimem_reduce`: rows are combined from the first to the last, float16 and bfloat16 as
+    float32, and rounded once. On return `dst` is visible to the threads that called. What they
+    wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
+    time, eight loads in flight for each thread, where `dst` and all rows are aligned alike.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def reduce_rows_block(dst: Array, src: Array, op: str) -> None:
+    """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.
+
+    `dst` is contiguous and has at least as many elements as a row; it may be one of the rows, or
+    apart. `src` (n, m), n from 1 on, is memory that this PE can load from; the elements of a row
+    are adjacent, rows need not be. `op`, written as a literal in the call, is as in
+    `multimem_reduce`: rows are combined from the first to the last, float16 and bfloat16 as
+    float32, and rounded once. On return `dst` is visible to the threads that called. What they
+    wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
+    time, eight loads in flight for each thread, where `dst` and all rows are aligned alike.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
+    """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
+
+    `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
+    float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or their transposes,
+    the elements of each row must be adjacent, and rows must not overlap. Sums of float16 are kept
+    as float32. On return `dst` is visible to all threads of the block. What the threads wrote to
+    `a` and `b` before is included only if they synchronised after writing. On CPUs OpenBLAS
+    computes it, that of NumPy or SciPy.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
 
@@ -944,19 +1007,6 @@ def multimem_reduce_warp(dst: Array, src: Symmetric, team: Team, op: str) -> Non
     """As `multimem_reduce`, by all threads of a warp with the same arguments."""
 def multimem_reduce_block(dst: Array, src: Symmetric, team: Team, op: str) -> None:
     """As `multimem_reduce`, by all threads of a block with the same arguments."""
-
-def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
-    """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
-
-    `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
-    float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or their transposes,
-    the elements of each row must be adjacent, and rows must not overlap. Sums of float16 are kept
-    as float32. On return `dst` is visible to all threads of the block. What the threads wrote to
-    `a` and `b` before is included only if they synchronised after writing. On CPUs OpenBLAS
-    computes it, that of NumPy or SciPy.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
 
 def ask_smem(amount: int) -> int:
     """Return how many bytes of shared memory a block gives to NVSHMEM with `give_smem`.

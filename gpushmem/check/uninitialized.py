@@ -36,7 +36,13 @@ OFFSET, ALIGNED = (1 << BLOCK_BITS) - 1, 16
 WORK = 20_000  # comparisons of reads at one line with writes
 RUNS, ELEMENTS = 64, 4  # of the runs at a line, and of the elements of a run, as many are examined
 WRITE_ONLY = "p", "atomic_set", "atomic_swap"  # of a swap one may want the new value alone
-COMPUTE = "reduce", "reducescatter", "multimem_reduce", "gemm"  # other operations copy
+COMPUTE = (
+    "reduce",
+    "reducescatter",
+    "multimem_reduce",
+    "reduce_rows",
+    "gemm",
+)  # other operations copy
 
 
 class Unwritten(NamedTuple):

@@ -158,6 +158,16 @@ class Views(Array):
     stub, symmetric, layout = "Symmetric", True, "dense"
 
 
+class Loaded(Moved):
+    """Memory that the calling PE loads from, symmetric or not; no network adapter does."""
+
+
+class Rows(Array):
+    """Memory that the calling PE loads from: rows, the elements of each without gaps."""
+
+    moved, ndim = True, 2
+
+
 class Shared(Array):
     """Memory that the threads of a block share."""
 

@@ -24,7 +24,7 @@ from gpushmem.backends.codegen import array_moved, with_signature
 from gpushmem.backends.cpu.operations import (
     atomics,
     collectives,
-    multimem,
+    combining,
     smem,
     trace_ranges,
     waits,
@@ -205,14 +205,14 @@ BODIES = {
     f.__name__: f
     for f in (
         my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
-        flush, quiet, qp_fence, qp_quiet, multicast_array, gemm,
+        flush, quiet, qp_fence, qp_quiet, multicast_array, combining.copy, gemm,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | {
     "peer_array": peer_array
 }  # fmt: skip
 
 # Of these there is one for each value of `op`.
-REDUCING = collectives.REDUCING | multimem.REDUCING
+REDUCING = collectives.REDUCING | combining.REDUCING
 
 device_put, device_signal_op = device(put), device(signal_op)
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.cpu.operations import atomics, collectives, multimem, waits
+from gpushmem.backends.cpu.operations import atomics, collectives, combining, waits
 from gpushmem.backends.cpu.operations.access import (
     address_of,
     aligned,
@@ -362,7 +362,7 @@ def _iget(op: Op) -> Any:
 
 
 def _multimem_reduce(op: Op) -> Any:
-    return multimem.reducing(as_seen, forget)
+    return combining.reducing(as_seen, forget)
 
 
 def _iput(op: Op) -> Any:

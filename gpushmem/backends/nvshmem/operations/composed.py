@@ -14,6 +14,7 @@ from numba.cuda import cgutils, types
 from gpushmem.backends.codegen import contiguous, with_signature
 from gpushmem.backends.nvshmem.operations import gemm, multicast
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
+from gpushmem.backends.nvshmem.operations.vectors import SHARES, TOGETHER, copying
 from gpushmem.ops import (
     CMP_EQ,
     CMP_GE,
@@ -26,7 +27,7 @@ from gpushmem.ops import (
     SMEM_MINIMUM,
 )
 from gpushmem.ops.roles import Timeout
-from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
+from gpushmem.ops.row import THREAD, Op
 
 __all__ = ["CLOCK", "body_of", "nanoseconds", "parameters_of"]
 
@@ -211,47 +212,6 @@ def _timed(test: Any, nothing: int, hopeless: Any) -> Any:
 # --- strided copies
 
 
-@cuda.jit(device=True)
-def for_thread():
-    pass
-
-
-@cuda.jit(device=True)
-def for_warp():
-    cuda.syncwarp()
-
-
-@cuda.jit(device=True)
-def for_block():
-    cuda.syncthreads()
-
-
-# Scope -> synchronises its threads.
-TOGETHER = {THREAD: for_thread, WARP: for_warp, BLOCK: for_block}
-
-
-@cuda.jit(device=True)
-def place():
-    """The thread's number in its block, and the threads of the block."""
-    at, size = cuda.threadIdx, cuda.blockDim
-    return at.x + size.x * (at.y + size.y * at.z), size.x * size.y * size.z
-
-
-@cuda.jit(device=True)
-def in_warp():
-    thread, n = place()
-    return thread % 32, min(32, n - thread // 32 * 32)
-
-
-@cuda.jit(device=True)
-def only():
-    return 0, 1
-
-
-# Scope -> the thread's number, and that of threads.
-SHARES = {THREAD: only, WARP: in_warp, BLOCK: place}
-
-
 # NVSHMEM has strided copies for mapped PEs only: between others elements go one by one.
 
 
@@ -373,6 +333,15 @@ def _multicast(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     return multicast_array
 
 
+def _copy(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    copies = copying(op.scope)
+
+    def copy(dst, src):
+        copies(dst, src)
+
+    return copy
+
+
 def _ask_smem(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     recommended, minimum, barriers_only = SMEM_BYTES
 
@@ -398,6 +367,7 @@ CHOICES = {
     "iget": _iget,
     "pe_accessible": _pe_accessible,
     "multicast_array": _multicast,
+    "copy": _copy,
     "gemm": gemm.choose,
 }
 ASKING = ("team_n_pes", "team_my_pe", "team_translate_pe", "n_pes")

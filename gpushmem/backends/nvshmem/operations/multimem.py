@@ -1,5 +1,7 @@
 """`multimem_reduce` in kernels: NVLink's switch loads from all PEs of a team and combines.
 
+And `reduce_rows`, which does the same with rows of one memory, and without the switch.
+
 `multimem.ld_reduce` (PTX ISA 8.1, sm_90) takes words of 4 or 8 bytes: numbers of that size, or two
 floats of 16 bits, and of float32 and floats of 16 bits also packs of 16 bytes. Here it is a relaxed
 access of the system's scope: what the caller's earlier wait or barrier made visible is loaded, and
@@ -21,20 +23,26 @@ from numba import cuda
 from numba.cuda import cgutils, types
 
 from gpushmem.backends.argument_types import literal_reduction
-from gpushmem.backends.codegen import contiguous, with_signature
-from gpushmem.backends.nvshmem.operations import composed
-from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
+from gpushmem.backends.codegen import with_signature
+from gpushmem.backends.nvshmem.operations.device_calls import Value, call, intrinsic
 from gpushmem.backends.nvshmem.operations.multicast import has_multimem, peer_array, team_n_pes
 from gpushmem.backends.nvshmem.operations.multicast import team_translate_pe as translate
-from gpushmem.backends.reductions import COMBINE, SMALL, widened
+from gpushmem.backends.nvshmem.operations.vectors import (
+    PACK,
+    SHARES,
+    TOGETHER,
+    address_of,
+    combining,
+    flat,
+)
+from gpushmem.backends.reductions import SMALL
 from gpushmem.ops.roles import Reduction
 from gpushmem.ops.row import Op
 
 __all__ = ["NAMES", "TEXTS", "definition"]
 
-NAMES = ("multimem_reduce",)
+NAMES = "multimem_reduce", "reduce_rows"
 INSTRUCTION = "multimem.ld_reduce.relaxed.sys.global.{} {}, [{}];"
-PACK = 16  # bytes
 INTEGERS = types.int32, types.uint32, types.int64, types.uint64
 
 
@@ -145,46 +153,20 @@ def on_all(typingctx: Any, array: Any, team: Any) -> Any:
     return types.intp(array, types.intp), codegen
 
 
-@intrinsic
-def address_of(typingctx: Any, array: Any) -> Any:
-    """Where element 0 is."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.ptrtoint(data_of(context, builder, Value(array, args[0])), ir.IntType(64))
-
-    return types.intp(array), codegen
+def _at_member(src, team, k):
+    return address_of(peer_array(src, translate(team, k, 0)))
 
 
-@intrinsic
-def flat(typingctx: Any, array: Any) -> Any:
-    """A contiguous array as one of one axis."""
-    result = types.Array(array.dtype, 1, "C")
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = context.make_array(array)(context, builder, args[0])
-        return contiguous(context, builder, result, given.data, [given.nitems])
-
-    return result(array), codegen
+def _aligned_alike(team):
+    return 0
 
 
-wide = intrinsic(widened)
+def _at_row(src, pitch, k):
+    return address_of(src) + k * pitch
 
 
-def _one_by_one(op: str, share: Any) -> Any:
-    """The function that loads the elements of one PE after the other."""
-    combine = cuda.jit(device=True)(COMBINE[op])
-
-    @cuda.jit(device=True)
-    def one_by_one(dst, src, team):
-        first, step = share()
-        members = team_n_pes(team)
-        for i in range(first, src.size, step):
-            total = wide(peer_array(src, translate(team, 0, 0))[i])
-            for rank in range(1, members):
-                total = combine(total, wide(peer_array(src, translate(team, rank, 0))[i]))
-            dst[i] = total
-
-    return one_by_one
+def _pitch(pitch):
+    return pitch
 
 
 def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
@@ -235,8 +217,13 @@ def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
 @cache
 def _reducing(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
     """The device function `(dst, src, team)` for a scope's threads."""
-    share, together = composed.SHARES[scope], composed.TOGETHER[scope]
-    chosen = _one_by_one(op, share)
+    share, together = SHARES[scope], TOGETHER[scope]
+    combined = combining(op, dtype, share, _at_member, _aligned_alike)
+
+    @cuda.jit(device=True)
+    def chosen(dst, src, team):
+        combined(dst, src, team, team_n_pes(team))
+
     if has_instruction and (op, dtype) in KINDS:
         chosen = _at_once(KINDS[op, dtype], dtype, share, chosen)
 
@@ -249,25 +236,40 @@ def _reducing(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
     return reducing
 
 
+@cache
+def _reducing_rows(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
+    """The device function `(dst, src)` for a scope's threads."""
+    combined = combining(op, dtype, SHARES[scope], _at_row, _pitch)
+    together = TOGETHER[scope]
+
+    @cuda.jit(device=True)
+    def reducing(dst, src):
+        combined(flat(dst)[: src.shape[1]], src, src.strides[0], src.shape[0])
+        together()
+
+    return reducing
+
+
+MAKES = {"multimem_reduce": _reducing, "reduce_rows": _reducing_rows}
+
+
 def definition(row: Op) -> Callable[..., Any]:
     """The definition of the operation's intrinsic, whose last argument is a literal."""
 
     def define(typingctx: Any, *given: Any) -> Any:
         op = literal_reduction(row, given[-1])
-        *arrays, team = map(types.unliteral, given[:-1])
+        taken = tuple(map(types.unliteral, given[:-1]))
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             # Chosen here: what is typed is typed once for all architectures.
-            function = _reducing(row.scope, op, given[0].dtype, has_multimem())
+            function = MAKES[row.base](row.scope, op, given[0].dtype, has_multimem())
             callee = typingctx.resolve_value_type(function)
-            made = context.get_function(
-                callee, callee.get_call_type(typingctx, (*arrays, team), {})
-            )
+            made = context.get_function(callee, callee.get_call_type(typingctx, taken, {}))
             made(builder, args[:-1])
             context.add_linking_libs(getattr(made, "libs", ()))
             return context.get_dummy_value()
 
-        return types.void(*arrays, team, given[-1]), codegen
+        return types.void(*taken, given[-1]), codegen
 
     (_,) = row.named(Reduction)
     return with_signature(row.name, ["typingctx", *row.params], lambda given: define(*given))

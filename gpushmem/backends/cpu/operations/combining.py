@@ -1,0 +1,170 @@
+"""`reduce_rows` and `multimem_reduce` in kernels: elements of several places, combined; `copy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+from numba.core import cgutils
+
+from gpushmem.backends.codegen import contiguous
+from gpushmem.backends.cpu.operations.access import (
+    address_of,
+    array_at,
+    as_world,
+    copy_one,
+    itemsize_of,
+    load_element,
+    remote,
+    size_of,
+)
+from gpushmem.backends.cpu.operations.blas import in_rows
+from gpushmem.backends.cpu.operations.collectives import on_member, team_at
+from gpushmem.backends.cpu.sync.barrier import as_team
+from gpushmem.backends.operation_errors import EMPTY, NOT_BY_ROWS, TOO_SMALL
+from gpushmem.backends.reductions import COMBINE, SMALL, widened
+from gpushmem.native.memory import intrinsic
+from gpushmem.ops.roles import SwitchReduction
+from gpushmem.simt.functions import device, outlined
+from gpushmem.simt.thread import fail_if, user_word
+
+__all__ = ["REDUCING", "copy", "reducing"]
+
+CHUNK = 256  # elements: what they are combined to stays in the cache
+
+wide = intrinsic(widened)
+
+
+def copy(dst, src):
+    n = size_of(src)
+    fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
+    copy_one(address_of(dst), address_of(src), n * itemsize_of(src))
+
+
+@intrinsic
+def a_chunk(typingctx: Any, like: Any) -> Any:
+    """Memory of this call for CHUNK elements, as wide as they are combined."""
+    result = types.Array(types.float32 if like.dtype in SMALL else like.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = context.get_data_type(result.dtype)
+        memory = cgutils.alloca_once(builder, kind, size=CHUNK)
+        address = builder.ptrtoint(memory, cgutils.intp_t)
+        return contiguous(context, builder, result, address, [cgutils.intp_t(CHUNK)])
+
+    return result(like), codegen
+
+
+@device
+def row_at(base, pitch, k):
+    """Where row `k` of a matrix is."""
+    return base + k * pitch
+
+
+@device
+def member_at(base, team, k):
+    """Where something in memory of the calling PE's is on member `k` of a team."""
+    return on_member(team, base, k)
+
+
+def _combining(op: str, place: Any) -> Any:
+    """The device function that combines what is at `place(base, which, k)`, for k below `n`."""
+    combine = device(COMBINE[op])
+
+    def begin(like, total, address, count):
+        part = array_at(like, address, count)
+        for i in range(count):
+            total[i] = wide(part[i])
+
+    def go_on(like, total, address, count):
+        part = array_at(like, address, count)
+        for i in range(count):
+            total[i] = combine(total[i], wide(part[i]))
+
+    def end(like, total, address, count):
+        out = array_at(like, address, count)
+        for i in range(count):
+            out[i] = total[i]
+
+    # Each a loop of its own, of vector instructions.
+    begin, go_on, end = (outlined(f, f"{__name__}.{f.__name__}({op})") for f in (begin, go_on, end))
+
+    @device
+    def combined(dst, base, which, n, size):
+        total, out = a_chunk(dst), address_of(dst)
+        for first in range(0, size, CHUNK):
+            count, at = min(CHUNK, size - first), first * itemsize_of(dst)
+            begin(dst, total, place(base + at, which, 0), count)
+            for k in range(1, n):
+                go_on(dst, total, place(base + at, which, k), count)
+            end(dst, total, out + at, count)
+
+    return combined
+
+
+def _reduce_rows(op: str) -> Callable[..., Any]:
+    combined = _combining(op, row_at)
+
+    def reduce_rows(dst, src):
+        n, size = src.shape
+        pitch, step = src.strides
+        fail_if(
+            size_of(dst) < size, TOO_SMALL, size_of(dst), size, address_of(dst), address_of(src)
+        )
+        fail_if(n < 1, EMPTY, 0, 0, 0, 0)
+        fail_if(not in_rows(src, size, step, n, pitch), NOT_BY_ROWS, pitch, step, 0, 0)
+        combined(dst, address_of(src), pitch, n, size)
+
+    return reduce_rows
+
+
+@device
+def team_of(src, dst, team):
+    """The team, when the arguments of `multimem_reduce` have been checked."""
+    team, n = team_at(team), size_of(src)
+    fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
+    remote(address_of(src), n * itemsize_of(src), as_world(user_word()).my_pe)
+    return team
+
+
+def _multimem_reduce(op: str) -> Callable[..., Any]:
+    combined = _combining(op, member_at)
+
+    def multimem_reduce(dst, src, team):
+        team = team_of(src, dst, team)
+        combined(dst, address_of(src), team, as_team(team).n_pes, size_of(src))
+
+    return multimem_reduce
+
+
+def reducing(seen: Any, written: Any) -> dict[str, Callable[..., Any]]:
+    """`multimem_reduce` for each value of `op`, element by element.
+
+    `seen(address, nbytes)` is where an element is loaded from; `written` is told of the result.
+    """
+    return {op: _one_by_one(device(COMBINE[op]), seen, written) for op in SwitchReduction.names}
+
+
+def _one_by_one(combine: Any, seen: Any, written: Any) -> Callable[..., Any]:
+    def multimem_reduce(dst, src, team):
+        team = team_of(src, dst, team)
+        members, size, n = as_team(team).n_pes, itemsize_of(src), size_of(src)
+        target, source = address_of(dst), address_of(src)
+        out = array_at(dst, target, n)
+        for i in range(n):
+            place = source + i * size
+            total = wide(load_element(src, seen(on_member(team, place, 0), size)))
+            for rank in range(1, members):
+                at = seen(on_member(team, place, rank), size)
+                total = combine(total, wide(load_element(src, at)))
+            out[i] = total
+        written(target, n * size)
+
+    return multimem_reduce
+
+
+REDUCING = {
+    make.__name__[1:]: {op: make(op) for op in SwitchReduction.names}
+    for make in (_reduce_rows, _multimem_reduce)
+}

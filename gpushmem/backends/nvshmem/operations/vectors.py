@@ -1,0 +1,363 @@
+"""What the threads of a scope do together with words of 16 bytes: copy, and combine several places.
+
+A thread has four to eight loads in flight (`DEEP` words, of two places at a time; eight to copy):
+that is what a multiprocessor needs to keep HBM or NVLink busy. Where the places are not aligned
+alike, and at the ends, elements go one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import cuda
+from numba.cuda import cgutils, types
+
+from gpushmem.backends.codegen import contiguous
+from gpushmem.backends.nvshmem.operations.device_calls import Value, data_of, intrinsic
+from gpushmem.backends.reductions import COMBINE, SMALL
+from gpushmem.ops.row import BLOCK, THREAD, WARP
+
+__all__ = ["PACK", "SHARES", "TOGETHER", "address_of", "combining", "copying", "flat"]
+
+PACK = 16  # bytes
+DEEP = 4  # words that a thread combines at a time, each in all places
+I32 = ir.IntType(32)
+WORDS = ir.VectorType(I32, 4)
+
+
+# --- the threads of a scope
+
+
+@cuda.jit(device=True)
+def for_thread():
+    pass
+
+
+@cuda.jit(device=True)
+def for_warp():
+    cuda.syncwarp()
+
+
+@cuda.jit(device=True)
+def for_block():
+    cuda.syncthreads()
+
+
+# Scope -> synchronises its threads.
+TOGETHER = {THREAD: for_thread, WARP: for_warp, BLOCK: for_block}
+
+
+@cuda.jit(device=True)
+def in_block():
+    """The thread's number in its block, and the threads of the block."""
+    at, size = cuda.threadIdx, cuda.blockDim
+    return at.x + size.x * (at.y + size.y * at.z), size.x * size.y * size.z
+
+
+@cuda.jit(device=True)
+def in_warp():
+    thread, n = in_block()
+    return thread % 32, min(32, n - thread // 32 * 32)
+
+
+@cuda.jit(device=True)
+def only():
+    return 0, 1
+
+
+# Scope -> the thread's number, and that of threads.
+SHARES = {THREAD: only, WARP: in_warp, BLOCK: in_block}
+
+
+# --- memory
+
+
+@intrinsic
+def address_of(typingctx: Any, array: Any) -> Any:
+    """Where element 0 is."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(data_of(context, builder, Value(array, args[0])), ir.IntType(64))
+
+    return types.intp(array), codegen
+
+
+@intrinsic
+def flat(typingctx: Any, array: Any) -> Any:
+    """A contiguous array as one of one axis."""
+    result = types.Array(array.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = context.make_array(array)(context, builder, args[0])
+        return contiguous(context, builder, result, given.data, [given.nitems])
+
+    return result(array), codegen
+
+
+def _wide(dtype: Any) -> Any:
+    return types.float32 if dtype in SMALL else dtype
+
+
+# Words are taken apart and put together by shifts: memory on the stack would split their accesses.
+
+
+def _bits_of(builder: Any, word: Any, bits: int) -> list[Any]:
+    """The elements of a word, as integers of so many bits."""
+    kind, found = ir.IntType(bits), []
+    if bits >= WORDS.element.width:
+        word = builder.bitcast(word, ir.VectorType(kind, PACK * 8 // bits))
+        return [builder.extract_element(word, I32(k)) for k in range(word.type.count)]
+    for k in range(WORDS.count):
+        part = builder.extract_element(word, I32(k))
+        for shift in range(0, WORDS.element.width, bits):
+            found.append(builder.trunc(builder.lshr(part, I32(shift)), kind))
+    return found
+
+
+def _word_of(builder: Any, elements: list[Any]) -> Any:
+    """The word of some integers."""
+    bits = elements[0].type.width
+    if bits >= WORDS.element.width:
+        word: Any = ir.VectorType(elements[0].type, len(elements))(ir.Undefined)
+        for k, element in enumerate(elements):
+            word = builder.insert_element(word, element, I32(k))
+        return builder.bitcast(word, WORDS)
+    word, each = WORDS(ir.Undefined), WORDS.element.width // bits
+    for k in range(WORDS.count):
+        part = I32(0)
+        for j, element in enumerate(elements[k * each : (k + 1) * each]):
+            part = builder.or_(part, builder.shl(builder.zext(element, I32), I32(j * bits)))
+        word = builder.insert_element(word, part, I32(k))
+    return word
+
+
+Word = types.UniTuple(types.uint32, WORDS.count)
+
+
+@intrinsic
+def load(typingctx: Any, address: Any) -> Any:
+    """The word at an address. It is taken apart later: loads stay together, and in flight."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word = builder.load(builder.inttoptr(args[0], WORDS.as_pointer()))
+        word.align = PACK
+        return cgutils.pack_array(builder, _bits_of(builder, word, I32.width))
+
+    return Word(types.intp), codegen
+
+
+@intrinsic
+def store(typingctx: Any, address: Any, word: Any) -> Any:
+    """Set the word at an address."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        made = _word_of(builder, cgutils.unpack_tuple(builder, args[1]))
+        builder.store(made, builder.inttoptr(args[0], WORDS.as_pointer()), align=PACK)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, Word), codegen
+
+
+@cache
+def _opening(dtype: Any) -> Any:
+    """The intrinsic `(word) -> tuple`: its elements, widened."""
+
+    def opened(typingctx: Any, word: Any) -> Any:
+        result = types.UniTuple(_wide(dtype), PACK * 8 // dtype.bitwidth)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            word = _word_of(builder, cgutils.unpack_tuple(builder, args[0]))
+            elements = []
+            for bits in _bits_of(builder, word, dtype.bitwidth):
+                slot = cgutils.alloca_once(builder, context.get_data_type(dtype))
+                builder.store(bits, builder.bitcast(slot, bits.type.as_pointer()))
+                element = context.unpack_value(builder, dtype, slot)
+                elements.append(context.cast(builder, element, dtype, result.dtype))
+            return cgutils.pack_array(builder, elements)
+
+        return result(Word), codegen
+
+    return intrinsic(opened)
+
+
+@cache
+def _closing(dtype: Any) -> Any:
+    """The intrinsic `(tuple) -> word`: of elements that have been widened."""
+
+    def closed(typingctx: Any, elements: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            kind, narrow = ir.IntType(dtype.bitwidth), []
+            for wide in cgutils.unpack_tuple(builder, args[0]):
+                slot = cgutils.alloca_once(builder, context.get_data_type(dtype))
+                element = context.cast(builder, wide, elements.dtype, dtype)
+                context.pack_value(builder, dtype, element, slot)
+                narrow.append(builder.load(builder.bitcast(slot, kind.as_pointer())))
+            word = _word_of(builder, narrow)
+            return cgutils.pack_array(builder, _bits_of(builder, word, I32.width))
+
+        return Word(elements), codegen
+
+    return intrinsic(closed)
+
+
+@intrinsic
+def element_at(typingctx: Any, like: Any, address: Any) -> Any:
+    """The element of an array's dtype at an address, widened."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[1], context.get_data_type(like.dtype).as_pointer())
+        element = context.unpack_value(builder, like.dtype, place)
+        return context.cast(builder, element, like.dtype, sig.return_type)
+
+    return _wide(like.dtype)(like, types.intp), codegen
+
+
+# --- copies
+
+
+@cache
+def copying(scope: str) -> Any:
+    """The device function `(dst, src)` that copies all of `src`."""
+    share, together = SHARES[scope], TOGETHER[scope]
+
+    @cuda.jit(device=True)
+    def packs(target, source, n):
+        first, step = share()
+        k, far = first, PACK * step
+        while k + 7 * step < n:
+            at, to = source + PACK * k, target + PACK * k
+            a, b, c, d = load(at), load(at + far), load(at + 2 * far), load(at + 3 * far)
+            at += 4 * far
+            e, f, g, h = load(at), load(at + far), load(at + 2 * far), load(at + 3 * far)
+            store(to, a)
+            store(to + far, b)
+            store(to + 2 * far, c)
+            store(to + 3 * far, d)
+            to += 4 * far
+            store(to, e)
+            store(to + far, f)
+            store(to + 2 * far, g)
+            store(to + 3 * far, h)
+            k += 8 * step
+        while k < n:
+            store(target + PACK * k, load(source + PACK * k))
+            k += step
+
+    @cuda.jit(device=True)
+    def copy(dst, src):
+        to, given = flat(dst), flat(src)
+        target, source, size = address_of(to), address_of(given), given.itemsize
+        head, tail = 0, 0
+        if (target - source) % PACK == 0 and PACK % size == 0:
+            head = min(given.size, (PACK - target % PACK) % PACK // size)
+            n = (given.size - head) * size // PACK
+            packs(target + head * size, source + head * size, n)
+            tail = head + n * PACK // size
+        first, step = share()
+        for k in range(first, head + given.size - tail, step):
+            i = k if k < head else k - head + tail
+            to[i] = given[i]
+        together()
+
+    return copy
+
+
+# --- several places, combined
+
+
+def _adding(op: str, dtype: Any) -> Any:
+    """The device function that combines the elements of a tuple with those of a word."""
+    scope = {"combine": cuda.jit(device=True)(COMBINE[op]), "opened": _opening(dtype)}
+    elements = " ".join(f"combine(a[{k}], b[{k}])," for k in range(PACK * 8 // dtype.bitwidth))
+    exec(f"def add(a, word):\n    b = opened(word)\n    return ({elements})", scope)  # noqa: S102
+    return cuda.jit(device=True)(scope["add"])
+
+
+def _in_packs(op: str, dtype: Any, share: Any, place: Any) -> Any:
+    """The device function that combines `n` words `at` bytes from `place(src, which, k)` on."""
+    opened, closed, add = _opening(dtype), _closing(dtype), _adding(op, dtype)
+
+    @cuda.jit(device=True)
+    def packs(target, src, which, places, at, n):
+        first, step = share()
+        j, far = first, PACK * step
+        while j + (DEEP - 1) * step < n:
+            here = at + PACK * j
+            p = place(src, which, 0) + here
+            a0, b0, c0, d0 = load(p), load(p + far), load(p + 2 * far), load(p + 3 * far)
+            a, b, c, d = opened(a0), opened(b0), opened(c0), opened(d0)
+            k = 1
+            while k + 1 < places:
+                p, q = place(src, which, k) + here, place(src, which, k + 1) + here
+                a1, b1, c1, d1 = load(p), load(p + far), load(p + 2 * far), load(p + 3 * far)
+                a2, b2, c2, d2 = load(q), load(q + far), load(q + 2 * far), load(q + 3 * far)
+                a, b, c, d = add(a, a1), add(b, b1), add(c, c1), add(d, d1)
+                a, b, c, d = add(a, a2), add(b, b2), add(c, c2), add(d, d2)
+                k += 2
+            if k < places:
+                p = place(src, which, k) + here
+                a1, b1, c1, d1 = load(p), load(p + far), load(p + 2 * far), load(p + 3 * far)
+                a, b, c, d = add(a, a1), add(b, b1), add(c, c1), add(d, d1)
+            to = target + here
+            store(to, closed(a))
+            store(to + far, closed(b))
+            store(to + 2 * far, closed(c))
+            store(to + 3 * far, closed(d))
+            j += DEEP * step
+        while j < n:
+            here = at + PACK * j
+            a = opened(load(place(src, which, 0) + here))
+            for k in range(1, places):
+                a = add(a, load(place(src, which, k) + here))
+            store(target + here, closed(a))
+            j += step
+
+    return packs
+
+
+def combining(
+    op: str, dtype: Any, share: Any, place: Callable[..., Any], apart: Callable[..., Any]
+) -> Any:
+    """The device function `(dst, src, which, places)`: element by element, in order, to `dst`.
+
+    Of places `k` below `places`, at the addresses `place(src, which, k)`, which are
+    `apart(which)` bytes from each other modulo PACK. All of `dst` is written.
+    """
+    place, apart = cuda.jit(device=True)(place), cuda.jit(device=True)(apart)
+    combine, size = cuda.jit(device=True)(COMBINE[op]), dtype.bitwidth // 8
+
+    @cuda.jit(device=True)
+    def elements(dst, src, which, places, head, tail):
+        """Those before `head`, and from `tail` on."""
+        first, step = share()
+        for j in range(first, head + dst.size - tail, step):
+            i = j if j < head else j - head + tail
+            total = element_at(dst, place(src, which, 0) + size * i)
+            for k in range(1, places):
+                total = combine(total, element_at(dst, place(src, which, k) + size * i))
+            dst[i] = total
+
+    if not isinstance(dtype, types.Integer | types.Float) and dtype not in SMALL:
+
+        @cuda.jit(device=True)
+        def one_by_one(dst, src, which, places):
+            elements(dst, src, which, places, 0, 0)
+
+        return one_by_one
+
+    packs = _in_packs(op, dtype, share, place)
+
+    @cuda.jit(device=True)
+    def combined(dst, src, which, places):
+        target, head, tail = address_of(dst), 0, 0
+        if (place(src, which, 0) - target) % PACK == 0 and apart(which) % PACK == 0:
+            head = min(dst.size, (PACK - target % PACK) % PACK // size)
+            n = (dst.size - head) * size // PACK
+            packs(target, src, which, places, head * size, n)
+            tail = head + n * PACK // size
+        elements(dst, src, which, places, head, tail)
+
+    return combined

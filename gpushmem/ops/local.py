@@ -1,0 +1,44 @@
+"""What the threads of a warp or block do together in memory that they can load from."""
+
+from __future__ import annotations
+
+from gpushmem.ops.roles import Flag, Loaded, Matrix, Rows, Stored, SwitchReduction
+from gpushmem.ops.row import BLOCK, WARP, declare, reads, writes
+
+
+@declare(reads("src"), writes("dst", "src"), scopes=(WARP, BLOCK))
+def copy(dst: Stored, src: Loaded) -> None:
+    """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
+
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. They may
+    be views of other PEs' memory (`peer_array`). On return `dst` is visible to the threads that
+    called. What they wrote to `src` before is included only if they synchronised after writing. On
+    GPUs 16 bytes at a time, eight loads in flight for each thread, where both are aligned alike.
+    """
+
+
+@declare(reads("src"), writes("dst"), scopes=(WARP, BLOCK))
+def reduce_rows(dst: Stored, src: Rows, op: SwitchReduction) -> None:
+    """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.
+
+    `dst` is contiguous and has at least as many elements as a row; it may be one of the rows, or
+    apart. `src` (n, m), n from 1 on, is memory that this PE can load from; the elements of a row
+    are adjacent, rows need not be. `op`, written as a literal in the call, is as in
+    `multimem_reduce`: rows are combined from the first to the last, float16 and bfloat16 as
+    float32, and rounded once. On return `dst` is visible to the threads that called. What they
+    wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
+    time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
+    """
+
+
+@declare(reads("a"), reads("b"), writes("dst"), scopes=(BLOCK,))
+def gemm(dst: Matrix, a: Matrix, b: Matrix, accumulate: Flag) -> None:
+    """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
+
+    `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
+    float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or their transposes,
+    the elements of each row must be adjacent, and rows must not overlap. Sums of float16 are kept
+    as float32. On return `dst` is visible to all threads of the block. What the threads wrote to
+    `a` and `b` before is included only if they synchronised after writing. On CPUs OpenBLAS
+    computes it, that of NumPy or SciPy.
+    """
