@@ -925,6 +925,26 @@ def copy_block(dst: Array, src: Array) -> None:
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
+def reduce_local_warp(dst: Array, src: Array, op: str) -> None:
+    """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
+
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. `op` is
+    as in `reduce_rows`, and so are the rest of the contract, and how it is done. MPI:
+    MPI_Reduce_local.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def reduce_local_block(dst: Array, src: Array, op: str) -> None:
+    """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
+
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. `op` is
+    as in `reduce_rows`, and so are the rest of the contract, and how it is done. MPI:
+    MPI_Reduce_local.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
 def reduce_rows_warp(dst: Array, src: Array, op: str) -> None:
     """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.
 
@@ -934,7 +954,7 @@ def reduce_rows_warp(dst: Array, src: Array, op: str) -> None:
     `multimem_reduce`: rows are combined from the first to the last, float16 and bfloat16 as
     float32, and rounded once. On return `dst` is visible to the threads that called. What they
     wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
-    time, eight loads in flight for each thread, where `dst` and all rows are aligned alike.
+    time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -948,7 +968,7 @@ def reduce_rows_block(dst: Array, src: Array, op: str) -> None:
     `multimem_reduce`: rows are combined from the first to the last, float16 and bfloat16 as
     float32, and rounded once. On return `dst` is visible to the threads that called. What they
     wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
-    time, eight loads in flight for each thread, where `dst` and all rows are aligned alike.
+    time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """

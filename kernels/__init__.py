@@ -13,7 +13,6 @@ from gpushmem.kernels.moe import MoE, expert_ffn
 from gpushmem.kernels.moe_dispatch import ExpertParallel
 from gpushmem.kernels.moe_parts import route
 from gpushmem.kernels.parts import (
-    accumulate,
     begin,
     block_sum,
     complete,

@@ -43,10 +43,8 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels.parts import (
-    accumulate,
     begin,
     complete,
-    copy,
     end_at,
     member,
     part_of,
@@ -87,7 +85,6 @@ def sum_my_part(mine, boxes, signals, team, epoch):
         wait_for(signals[(me + k) % n :], epoch)
     first, last = part_of(mine.size, n, me)
     sum_in_order(mine[first:last], boxes, me, n)
-    cuda.syncthreads()
 
 
 @shmem.jit(device=True)
@@ -98,7 +95,7 @@ def take_sums(mine, sums, signals, team, epoch):
         other = (me + k) % n
         first, last = part_of(mine.size, n, other)
         wait_for(signals[other:], epoch)
-        copy(mine[first:last], sums[first:last])
+        shmem.copy_block(mine[first:last], sums[first:last])
 
 
 @shmem.jit(device=True)
@@ -118,7 +115,7 @@ def multicast(mine, boxes, signals, sums, summed, team, epoch):
     """As `two_shot`; `boxes` (1, piece), for the others to load from, `signals` (n,)."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     loaded = boxes[0][: mine.size]
-    copy(loaded, mine)
+    shmem.copy_block(loaded, mine)
     complete()
     for k in range(1, n):
         tell(signals[me:], epoch, member(team, (me + k) % n))
@@ -147,10 +144,9 @@ def ring(mine, boxes, signals, sums, summed, team, epoch):
         wait_for(signal, epoch)
         first, last = part_of(mine.size, n, (me - step - 1) % n)
         if step < n - 1:
-            accumulate(mine[first:last], box)
+            shmem.reduce_local_block(mine[first:last], box[: last - first], "sum")
         else:
-            copy(mine[first:last], box)
-        cuda.syncthreads()  # before it is passed on
+            shmem.copy_block(mine[first:last], box[: last - first])
 
 
 # Those who have no `sums` get empty ones.
@@ -192,8 +188,8 @@ class AllReduce(Plan):
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
     "one_shot", "two_shot", "ring" or "multicast" (see the module); by default what the size
-    suggests. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. Numbers are
-    added in their dtype, but by "multicast" float16 and bfloat16 as float32.
+    suggests. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. float16 and
+    bfloat16 are added as float32, and rounded once; by "ring" at each PE.
     """
 
     def __init__(

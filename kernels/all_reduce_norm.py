@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels.all_reduce import SUMMING, most_in_piece, suggested, traffic, workspace
-from gpushmem.kernels.parts import accumulate, begin, block_sum, end_at
+from gpushmem.kernels.parts import begin, block_sum, end_at
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
@@ -67,8 +67,7 @@ def sum_of_squares(row):
 def finish(x, residual, weight, out, eps, factors, first, last):
     """Add and normalise rows whose sums are in `x`; `factors` (blocks,) says in what type."""
     for row in range(first, last):
-        accumulate(residual[row], x[row])
-        cuda.syncthreads()  # squares are summed by other threads than those that added
+        shmem.reduce_local_block(residual[row], x[row], "sum")
         mean = sum_of_squares(residual[row]) / x.shape[1]
         if cuda.threadIdx.x == 0:
             factors[cuda.blockIdx.x] = 1.0 / math.sqrt(mean + eps)

@@ -157,7 +157,6 @@ def sum_tile(t, a, b, share, rows, columns, direct, boxes, signals, mine, team, 
     for k in range(1, n):
         wait_for(signals[(me + k) % n :], epoch)
     sum_in_order(place, boxes, me, n)
-    cuda.syncthreads()
     return size
 
 

@@ -11,7 +11,7 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "accumulate", "begin", "block_sum", "complete", "copy", "end", "end_at", "member", "part_of",
+    "begin", "block_sum", "complete", "copy", "end", "end_at", "member", "part_of",
     "sum_in_order", "tell", "wait_for",
 ]  # fmt: skip
 
@@ -62,27 +62,19 @@ def copy(dst, src):
 
 
 @shmem.jit(device=True)
-def accumulate(dst, src):
-    """Add src to dst, both of one axis; dst's size counts."""
-    for i in range(cuda.threadIdx.x, dst.size, cuda.blockDim.x):
-        dst[i] += src[i]
-
-
-@shmem.jit(device=True)
 def sum_in_order(mine, boxes, me, n):
     """Add what the others have sent to `mine`: from left to right by their numbers, me among them.
 
-    `mine` (size,), `boxes` (n, size or more); box `me` is not used, and box 0 may be overwritten.
-    Addition is commutative to the bit, though not associative: so all who call this with the same
-    addends end with the same bits, whichever of them is their own.
+    `mine` (size,), `boxes` (n, size or more); box `me` is written. Floats of 16 bits are added as
+    float32, and rounded once. Addition is commutative to the bit, though not associative: so all
+    who call this with the same addends end with the same bits, whichever of them is their own.
+    Synchronises the block.
     """
-    if me > 0:
-        sum_so_far = boxes[0][: mine.size]
-        for q in range(1, me):
-            accumulate(sum_so_far, boxes[q])
-        accumulate(mine, sum_so_far)
-    for q in range(me + 1, n):
-        accumulate(mine, boxes[q])
+    if n == 2:
+        shmem.reduce_local_block(mine, boxes[1 - me][: mine.size], "sum")
+    else:
+        shmem.copy_block(boxes[me][: mine.size], mine)
+        shmem.reduce_rows_block(mine, boxes[:n, : mine.size], "sum")
 
 
 @shmem.jit(device=True)

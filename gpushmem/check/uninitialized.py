@@ -41,6 +41,7 @@ COMPUTE = (
     "reducescatter",
     "multimem_reduce",
     "reduce_rows",
+    "reduce_local",
     "gemm",
 )  # other operations copy
 

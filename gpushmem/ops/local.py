@@ -17,6 +17,15 @@ def copy(dst: Stored, src: Loaded) -> None:
     """
 
 
+@declare(reads("src"), reads("dst", "src"), writes("dst", "src"), scopes=(WARP, BLOCK))
+def reduce_local(dst: Stored, src: Loaded, op: SwitchReduction) -> None:
+    """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
+
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. What is
+    said of `op` and threads, and how it is done, is as in `reduce_rows`. MPI: MPI_Reduce_local.
+    """
+
+
 @declare(reads("src"), writes("dst"), scopes=(WARP, BLOCK))
 def reduce_rows(dst: Stored, src: Rows, op: SwitchReduction) -> None:
     """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.

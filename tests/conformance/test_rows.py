@@ -8,7 +8,7 @@ import pytest
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError
 from tests.conformance.test_multimem import combined, numbers_of
-from tests.pes import compile_first
+from tests.pes import BACKEND, compile_first
 
 DTYPES = {
     "sum": ["float16", "bfloat16", "float32", "int64", "int8", "complex64"],
@@ -54,6 +54,21 @@ def copies(scope, dst, src):
         shmem.copy_block(dst, src)
 
 
+@functools.cache
+def accumulating(op):
+    scope = {"shmem": shmem}
+    exec(
+        f"""def accumulate(scope, dst, src):
+    if scope == 0:
+        shmem.reduce_local_warp(dst, src, {op!r})
+    else:
+        shmem.reduce_local_block(dst, src, {op!r})
+""",
+        scope,
+    )
+    return shmem.jit(scope["accumulate"])
+
+
 def data(dtype, rows, pitch):
     return np.stack([numbers_of(row, dtype, pitch) for row in range(rows)])
 
@@ -78,6 +93,27 @@ def test_rows_are_combined_in_order(run_pes, op, dtype):
                 rows[1, threads](scope, part[n - 1], part)
                 last = src.numpy()[n - 1][first : first + size]
                 np.testing.assert_array_equal(last, before[at : at + size], "in place")
+                shmem.free(dst)
+                shmem.free(src)
+        shmem.finalize()
+
+    run_pes(body, 1)
+
+
+@pytest.mark.parametrize(("op", "dtype"), [("sum", "float16"), ("max", "int32")])
+def test_two_arrays_are_combined(run_pes, op, dtype):
+    accumulate, one = accumulating(op), np.zeros(1, dtype)
+    compile_first(accumulate, 0, one, one, threads=32)
+
+    def body():
+        shmem.init()
+        for scope, threads in enumerate(THREADS):
+            for _, size, first, at, _ in SHAPES:
+                src = shmem.array(given := numbers_of(1, dtype, size + first))
+                dst = shmem.array(before := numbers_of(2, dtype, size + at + 5).copy())
+                accumulate[1, threads](scope, dst[at:], src[first:])
+                before[at : at + size] = combined([before[at : at + size], given[first:]], op)
+                np.testing.assert_array_equal(dst.numpy(), before, f"{scope} {size} {first}")
                 shmem.free(dst)
                 shmem.free(src)
         shmem.finalize()
@@ -122,7 +158,7 @@ def test_rows_of_another_pe(run_pes):
     run_pes(body, 3)
 
 
-@pytest.mark.cpu_backend
+@pytest.mark.skipif(BACKEND != "cpu", reason="others do not look at shapes")
 def test_what_is_refused(run_pes):
     def body():
         shmem.init()

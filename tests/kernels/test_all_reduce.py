@@ -313,6 +313,7 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
         return arrived, plan.sends()[0]
 
     arrived, says = zip(*run_pes(body, 3), strict=True)
-    part = 32 * 5 * 4  # a sum is sent once, and arrives 3 times; what is loaded is the PE's own
-    copies = {"multicast": 2 * part + 3 * part}
+    # Besides, what a PE has copied to its own boxes; sums by multicast arrive 3 times.
+    part = 32 * 5 * 4
+    copies = {"one_shot": 3 * part, "two_shot": part, "multicast": 2 * part + 3 * part}
     assert [a - copies.get(algorithm, 0) for a in arrived] == list(says)

@@ -189,7 +189,7 @@ def check_given(call: hook.Call) -> None:
 
 def _check_copy(call: hook.Call) -> None:
     base = call.op.plain
-    if base in ("put", "get", "put_signal", "copy", "multimem_reduce"):
+    if base in ("put", "get", "put_signal", "copy", "reduce_local", "multimem_reduce"):
         counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[base == "get"]]
         addresses = [call.address(name) for name in ("dst", "src")]
         call.run(check_sizes, *counts, *addresses)

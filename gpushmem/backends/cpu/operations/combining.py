@@ -1,4 +1,4 @@
-"""`reduce_rows` and `multimem_reduce` in kernels: elements of several places, combined; `copy`."""
+"""`reduce_rows` and the like in kernels: elements of several places, combined; `copy`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpushmem.backends.cpu.operations.collectives import on_member, team_at
 from gpushmem.backends.cpu.sync.barrier import as_team
 from gpushmem.backends.operation_errors import EMPTY, NOT_BY_ROWS, TOO_SMALL
 from gpushmem.backends.reductions import COMBINE, SMALL, widened
-from gpushmem.native.memory import intrinsic
+from gpushmem.native.memory import copy_bytes, intrinsic
 from gpushmem.ops.roles import SwitchReduction
 from gpushmem.simt.functions import device, outlined
 from gpushmem.simt.thread import fail_if, user_word
@@ -72,33 +72,73 @@ def _combining(op: str, place: Any) -> Any:
     """The device function that combines what is at `place(base, which, k)`, for k below `n`."""
     combine = device(COMBINE[op])
 
-    def begin(like, total, address, count):
-        part = array_at(like, address, count)
+    def both(like, to, first, second, count):
+        out = array_at(like, to, count)
+        a, b = array_at(like, first, count), array_at(like, second, count)
         for i in range(count):
-            total[i] = wide(part[i])
+            out[i] = combine(wide(a[i]), wide(b[i]))
+
+    def before(like, to, second, count):
+        out, b = array_at(like, to, count), array_at(like, second, count)
+        for i in range(count):
+            out[i] = combine(wide(out[i]), wide(b[i]))
+
+    def after(like, to, first, count):
+        out, a = array_at(like, to, count), array_at(like, first, count)
+        for i in range(count):
+            out[i] = combine(wide(a[i]), wide(out[i]))
+
+    def begin(like, total, first, second, count):
+        a, b = array_at(like, first, count), array_at(like, second, count)
+        for i in range(count):
+            total[i] = combine(wide(a[i]), wide(b[i]))
 
     def go_on(like, total, address, count):
         part = array_at(like, address, count)
         for i in range(count):
             total[i] = combine(total[i], wide(part[i]))
 
-    def end(like, total, address, count):
-        out = array_at(like, address, count)
+    def end(like, total, to, address, count):
+        out, part = array_at(like, to, count), array_at(like, address, count)
         for i in range(count):
-            out[i] = total[i]
+            out[i] = combine(total[i], wide(part[i]))
 
     # Each a loop of its own, of vector instructions.
-    begin, go_on, end = (outlined(f, f"{__name__}.{f.__name__}({op})") for f in (begin, go_on, end))
+    # Those that have `to` once more as a source would not be: hence `before` and `after`.
+    loops = both, before, after, begin, go_on, end
+    both, before, after, begin, go_on, end = (
+        outlined(f, f"{__name__}.{f.__name__}({op})") for f in loops
+    )
 
     @device
-    def combined(dst, base, which, n, size):
+    def several(dst, base, which, n, size):
         total, out = a_chunk(dst), address_of(dst)
         for first in range(0, size, CHUNK):
             count, at = min(CHUNK, size - first), first * itemsize_of(dst)
-            begin(dst, total, place(base + at, which, 0), count)
-            for k in range(1, n):
+            begin(dst, total, place(base + at, which, 0), place(base + at, which, 1), count)
+            for k in range(2, n - 1):
                 go_on(dst, total, place(base + at, which, k), count)
-            end(dst, total, out + at, count)
+            end(dst, total, out + at, place(base + at, which, n - 1), count)
+
+    @device
+    def two(dst, first, second, size):
+        to = address_of(dst)
+        if first == to:
+            before(dst, to, second, size)
+        elif second == to:
+            after(dst, to, first, size)
+        else:
+            both(dst, to, first, second, size)
+
+    @device
+    def combined(dst, base, which, n, size):
+        to = address_of(dst)
+        if n == 1:
+            copy_bytes(to, place(base, which, 0), size * itemsize_of(dst))
+        elif n == 2:
+            two(dst, place(base, which, 0), place(base, which, 1), size)
+        else:
+            several(dst, base, which, n, size)
 
     return combined
 
@@ -117,6 +157,17 @@ def _reduce_rows(op: str) -> Callable[..., Any]:
         combined(dst, address_of(src), pitch, n, size)
 
     return reduce_rows
+
+
+def _reduce_local(op: str) -> Callable[..., Any]:
+    combined = _combining(op, row_at)
+
+    def reduce_local(dst, src):
+        n, target, source = size_of(src), address_of(dst), address_of(src)
+        fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, target, source)
+        combined(dst, target, source - target, 2, n)
+
+    return reduce_local
 
 
 @device
@@ -166,5 +217,5 @@ def _one_by_one(combine: Any, seen: Any, written: Any) -> Callable[..., Any]:
 
 REDUCING = {
     make.__name__[1:]: {op: make(op) for op in SwitchReduction.names}
-    for make in (_reduce_rows, _multimem_reduce)
+    for make in (_reduce_rows, _reduce_local, _multimem_reduce)
 }

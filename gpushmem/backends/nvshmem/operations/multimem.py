@@ -1,6 +1,6 @@
 """`multimem_reduce` in kernels: NVLink's switch loads from all PEs of a team and combines.
 
-And `reduce_rows`, which does the same with rows of one memory, and without the switch.
+And `reduce_rows` and `reduce_local`, which do the same with memory of one PE, without the switch.
 
 `multimem.ld_reduce` (PTX ISA 8.1, sm_90) takes words of 4 or 8 bytes: numbers of that size, or two
 floats of 16 bits, and of float32 and floats of 16 bits also packs of 16 bytes. Here it is a relaxed
@@ -41,7 +41,7 @@ from gpushmem.ops.row import Op
 
 __all__ = ["NAMES", "TEXTS", "definition"]
 
-NAMES = "multimem_reduce", "reduce_rows"
+NAMES = "multimem_reduce", "reduce_rows", "reduce_local"
 INSTRUCTION = "multimem.ld_reduce.relaxed.sys.global.{} {}, [{}];"
 INTEGERS = types.int32, types.uint32, types.int64, types.uint64
 
@@ -250,7 +250,27 @@ def _reducing_rows(scope: str, op: str, dtype: Any, has_instruction: bool) -> An
     return reducing
 
 
-MAKES = {"multimem_reduce": _reducing, "reduce_rows": _reducing_rows}
+@cache
+def _reducing_local(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
+    """The device function `(dst, src)` for a scope's threads: two rows, wherever they are."""
+    combined = combining(op, dtype, SHARES[scope], _at_row, _pitch)
+    together = TOGETHER[scope]
+
+    @cuda.jit(device=True)
+    def reducing(dst, src):
+        source = flat(src)
+        target = flat(dst)[: source.size]
+        combined(target, target, address_of(source) - address_of(target), 2)
+        together()
+
+    return reducing
+
+
+MAKES = {
+    "multimem_reduce": _reducing,
+    "reduce_rows": _reducing_rows,
+    "reduce_local": _reducing_local,
+}
 
 
 def definition(row: Op) -> Callable[..., Any]:
