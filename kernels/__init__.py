@@ -21,15 +21,18 @@ from gpushmem.kernels.parts import (
     end_at,
     member,
     part_of,
+    send,
     sum_in_order,
     tell,
+    tell_others,
     wait_for,
+    wait_for_others,
 )
 from gpushmem.kernels.plan import SLOTS, Plan
 
 __all__ = [
     "SLOTS", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "Arena", "ExpertParallel",
-    "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan", "accumulate",
-    "begin", "block_sum", "complete", "copy", "end", "end_at", "expert_ffn", "member", "part_of",
-    "route", "sum_in_order", "tell", "wait_for",
+    "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan", "begin",
+    "block_sum", "complete", "copy", "end", "end_at", "expert_ffn", "member", "part_of",
+    "route", "send", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_others",
 ]  # fmt: skip

@@ -48,9 +48,11 @@ from gpushmem.kernels.parts import (
     end_at,
     member,
     part_of,
+    send,
     sum_in_order,
-    tell,
+    tell_others,
     wait_for,
+    wait_for_others,
 )
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
@@ -61,28 +63,26 @@ __all__ = ["AllReduce", "reference"]
 
 
 @shmem.jit(device=True)
-def one_shot(mine, boxes, signals, sums, summed, team, epoch):
+def one_shot(mine, boxes, signals, sums, summed, near, team, epoch):
     """Sum a piece in place; `boxes` (n, piece), `signals` (n,); all are of this block and slot."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     for k in range(1, n):
-        pe = member(team, (me + k) % n)
-        shmem.put_signal_block(boxes[me], mine, signals[me:], epoch, shmem.SIGNAL_SET, pe)
-    for k in range(1, n):
-        wait_for(signals[(me + k) % n :], epoch)
+        send(boxes[me], mine, signals[me:], epoch, member(team, (me + k) % n), near)
+    tell_others(signals[me:], epoch, team, near)
+    wait_for_others(signals, epoch, team)
     sum_in_order(mine, boxes, me, n)
 
 
 @shmem.jit(device=True)
-def sum_my_part(mine, boxes, signals, team, epoch):
+def sum_my_part(mine, boxes, signals, near, team, epoch):
     """The first half of two shot: send parts to who sums them, sum mine; synchronises the block."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     for k in range(1, n):
         to = (me + k) % n
         first, last = part_of(mine.size, n, to)
-        pe, signal = member(team, to), signals[me:]
-        shmem.put_signal_block(boxes[me], mine[first:last], signal, epoch, shmem.SIGNAL_SET, pe)
-    for k in range(1, n):
-        wait_for(signals[(me + k) % n :], epoch)
+        send(boxes[me], mine[first:last], signals[me:], epoch, member(team, to), near)
+    tell_others(signals[me:], epoch, team, near)
+    wait_for_others(signals, epoch, team)
     first, last = part_of(mine.size, n, me)
     sum_in_order(mine[first:last], boxes, me, n)
 
@@ -99,40 +99,38 @@ def take_sums(mine, sums, signals, team, epoch):
 
 
 @shmem.jit(device=True)
-def two_shot(mine, boxes, signals, sums, summed, team, epoch):
+def two_shot(mine, boxes, signals, sums, summed, near, team, epoch):
     """As `one_shot`; `boxes` (n, part), `sums` (piece,), `summed` (n,) the signals of these."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    sum_my_part(mine, boxes, signals, team, epoch)
+    sum_my_part(mine, boxes, signals, near, team, epoch)
     first, last = part_of(mine.size, n, me)
     for k in range(1, n):
-        pe, box, signal = member(team, (me + k) % n), sums[first:last], summed[me:]
-        shmem.put_signal_block(box, mine[first:last], signal, epoch, shmem.SIGNAL_SET, pe)
+        pe, box = member(team, (me + k) % n), sums[first:last]
+        send(box, mine[first:last], summed[me:], epoch, pe, near)
+    tell_others(summed[me:], epoch, team, near)
     take_sums(mine, sums, summed, team, epoch)
 
 
 @shmem.jit(device=True)
-def multicast(mine, boxes, signals, sums, summed, team, epoch):
+def multicast(mine, boxes, signals, sums, summed, near, team, epoch):
     """As `two_shot`; `boxes` (1, piece), for the others to load from, `signals` (n,)."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     loaded = boxes[0][: mine.size]
     shmem.copy_block(loaded, mine)
     complete()
-    for k in range(1, n):
-        tell(signals[me:], epoch, member(team, (me + k) % n))
-    for k in range(1, n):
-        wait_for(signals[(me + k) % n :], epoch)
+    tell_others(signals[me:], epoch, team, near)
+    wait_for_others(signals, epoch, team)
     first, last = part_of(mine.size, n, me)
     shmem.multimem_reduce_block(mine[first:last], loaded[first:last], team, "sum")
     everywhere = shmem.multicast_array(sums, team)
     for i in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
         everywhere[i] = mine[i]
-    for k in range(1, n):
-        tell(summed[me:], epoch, member(team, (me + k) % n))
+    tell_others(summed[me:], epoch, team, near)
     take_sums(mine, sums, summed, team, epoch)
 
 
 @shmem.jit(device=True)
-def ring(mine, boxes, signals, sums, summed, team, epoch):
+def ring(mine, boxes, signals, sums, summed, near, team, epoch):
     """As `one_shot`; `boxes` (steps, part), `signals` (steps,)."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     right = member(team, (me + 1) % n)
@@ -157,13 +155,14 @@ def kernel_for(sum_piece: Any) -> Any:
     """The kernel that sums an array piece by piece."""
 
     @shmem.jit(collective=True)
-    def all_reduce(x, piece, inbox, arrived, sums, summed, team, epochs):
+    def all_reduce(x, piece, inbox, arrived, sums, summed, near, team, epochs):
         """Boxes (SLOTS, blocks, ...): each block has its own, and its own part of `x`."""
         epoch, b = begin(epochs), cuda.blockIdx.x
         lower, upper = part_of(x.size, cuda.gridDim.x, b)
         for first in range(lower, upper, piece):
             mine, s = x[first : min(first + piece, upper)], epoch % SLOTS
-            sum_piece(mine, inbox[s, b], arrived[s, b], sums[s, b], summed[s, b], team, epoch)
+            boxes, signals, summed_ = inbox[s, b], arrived[s, b], summed[s, b]
+            sum_piece(mine, boxes, signals, sums[s, b], summed_, near, team, epoch)
             epoch += 1
         end_at(epochs, epoch - 1)
 
@@ -191,6 +190,8 @@ class AllReduce(Plan):
     suggests. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. float16 and
     bfloat16 are added as float32, and rounded once; by "ring" at each PE.
     """
+
+    moves = True
 
     def __init__(
         self, *, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
@@ -231,7 +232,7 @@ def suggested(nbytes: int, n_pes: int) -> str:
 
 
 def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, ...]:
-    """Boxes and signals for pieces of so many elements: of parts, and of their sums."""
+    """Boxes and signals for pieces of so many elements: of parts, and of their sums; `near`."""
     if algorithm not in SUMMING:
         raise shmem.ArgumentError(
             f"{type(plan).__name__}: there is no algorithm {algorithm!r}; "
@@ -250,7 +251,7 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
     sums = piece if algorithm in ("two_shot", "multicast") else 0
     return (
         plan.boxes(blocks, *shape, dtype=dtype), plan.signals(blocks, max(n, shape[0])),
-        plan.boxes(blocks, sums, dtype=dtype), plan.signals(blocks, n),
+        plan.boxes(blocks, sums, dtype=dtype), plan.signals(blocks, n), plan.reachable,
     )  # fmt: skip
 
 

@@ -82,16 +82,17 @@ def kernel_for(sum_piece: Any) -> Any:
 
     @shmem.jit(collective=True)
     def all_reduce_norm(
-        x, residual, weight, out, eps, factors, rows, inbox, arrived, sums, summed, team, epochs
-    ):
+        x, residual, weight, out, eps, factors, rows, inbox, arrived, sums, summed, near, team,
+        epochs,
+    ):  # fmt: skip
         """Boxes as in `all_reduce`; tiles have `rows` rows, and are dealt out to the blocks."""
         epoch, b, (tokens, hidden) = begin(epochs), cuda.blockIdx.x, x.shape
         flat = x.reshape(tokens * hidden)
         for first in range(b * rows, tokens, cuda.gridDim.x * rows):
             last, s = min(first + rows, tokens), epoch % SLOTS
             mine = flat[first * hidden : last * hidden]
-            sum_piece(mine, inbox[s, b], arrived[s, b], sums[s, b], summed[s, b], team, epoch)
-            cuda.syncthreads()  # rows are added by other threads than their elements were
+            boxes, signals, summed_ = inbox[s, b], arrived[s, b], summed[s, b]
+            sum_piece(mine, boxes, signals, sums[s, b], summed_, near, team, epoch)
             finish(x, residual, weight, out, eps, factors, first, last)
             epoch += 1
         end_at(epochs, epoch - 1)
@@ -108,9 +109,11 @@ class AllReduceRMSNorm(Plan):
     `x`, `residual`, `out` (tokens, hidden) and `weight` (hidden,) are device arrays of `dtype`:
     float16, float32 or float64; `residual` and `weight` the same on all PEs. After the call
     `residual` and `out` are as in the module's formula, the same bits on every PE; `x` is used up.
-    Numbers are added in their dtype; squares are summed in float64, rows scaled in float32 at
-    least. `algorithm` is as for `AllReduce`.
+    float16 is added as float32, and rounded once; squares are summed in float64, rows scaled in
+    float32 at least. `algorithm` is as for `AllReduce`.
     """
+
+    moves = True
 
     def __init__(
         self, *, tokens: int, hidden: int, dtype: Any, team: Any = shmem.TEAM_WORLD,

@@ -12,7 +12,7 @@ import gpushmem as shmem
 
 __all__ = [
     "begin", "block_sum", "complete", "copy", "end", "end_at", "member", "part_of",
-    "sum_in_order", "tell", "wait_for",
+    "send", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_others",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
@@ -110,6 +110,45 @@ def tell(signal, epoch, pe):
     if cuda.threadIdx.x == 0:
         shmem.fence()
         shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, pe)
+
+
+@shmem.jit(device=True)
+def send(box, src, signal, epoch, pe, near):
+    """Send `src` to `box` on `pe`; `src` may be changed then. Not `near`: with its signal.
+
+    Where all members are `near`, `tell_others` follows: one fence for all, not one for each.
+    """
+    if near:
+        shmem.put_block(box, src, pe)
+    else:
+        shmem.put_signal_block(box, src, signal, epoch, shmem.SIGNAL_SET, pe)
+
+
+@shmem.jit(device=True)
+def tell_others(signal, epoch, team, near):
+    """Set element 0 of `signal` on all other members, who are `near`, after what `send` has sent.
+
+    A thread tells one of them, all at the same time.
+    """
+    if near:
+        cuda.syncthreads()
+        me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+        if cuda.threadIdx.x < n - 1:
+            shmem.fence()
+        for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
+            shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, member(team, (me + k) % n))
+
+
+@shmem.jit(device=True)
+def wait_for_others(signals, epoch, team):
+    """Wait until all of `signals` (n,) but mine are `epoch`; then the block sees what came.
+
+    A thread waits for one of them, all at the same time.
+    """
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
+        shmem.signal_wait_until(signals[(me + k) % n :], shmem.CMP_EQ, epoch)
+    cuda.syncthreads()
 
 
 @shmem.jit(device=True)

@@ -77,6 +77,8 @@ class Plan:
     (`tuning`). docs/plans.md tells how to write one.
     """
 
+    moves = False  # whether its kernels copy and add up, and multiply nothing
+
     def __init_subclass__(cls) -> None:
         check_methods(cls)
 
@@ -86,7 +88,8 @@ class Plan:
     ) -> None:
         self.team, self.tuning = team, shmem.tuning()
         self.my_pe, self.n_pes = max(team.my_pe, 0), max(team.n_pes, 1)
-        self.threads = self.tuning.threads if threads is None else threads
+        suggested = self.tuning.moving_threads if self.moves else self.tuning.threads
+        self.threads = suggested if threads is None else threads
         self.blocks = self.tuning.blocks if blocks is None else blocks
         if not (1 <= self.threads <= MOST_THREADS and 1 <= self.blocks <= MOST_BLOCKS):
             raise shmem.ArgumentError(

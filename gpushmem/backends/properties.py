@@ -18,13 +18,15 @@ Version = Callable[[str], "str | None"]  # of a package; None if it is not insta
 class Tuning:
     """How kernels that communicate are best launched on a backend; from `tuning()`.
 
-    `threads` of a block and `blocks` of a grid; `piece_bytes`, what is sent, and then waited for,
-    in one piece; `tile`, rows and columns of a product of matrices that is sent as soon as it is
-    made; `product_rows`, rows of a product that is not sent, all columns at once, or 0 where a
-    `tile` is best for these, too. Plans use it for what the user does not set.
+    `threads` of a block, `moving_threads` of one that copies and adds up, and multiplies nothing;
+    `blocks` of a grid; `piece_bytes`, what is sent, and then waited for, in one piece; `tile`, rows
+    and columns of a product of matrices that is sent as soon as it is made; `product_rows`, rows of
+    a product that is not sent, all columns at once, or 0 where a `tile` is best for these, too.
+    Plans use it for what the user does not set.
     """
 
     threads: int
+    moving_threads: int
     blocks: int
     piece_bytes: int
     tile: tuple[int, int]
@@ -32,7 +34,8 @@ class Tuning:
 
     def over_a_network(self) -> Tuning:
         """The same with blocks of whole warps, which operations between nodes need."""
-        return replace(self, threads=-(-self.threads // 32) * 32)
+        threads, moving = (-(-n // 32) * 32 for n in (self.threads, self.moving_threads))
+        return replace(self, threads=threads, moving_threads=moving)
 
 
 def _nothing() -> list[str]:

@@ -302,7 +302,7 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
         plan = AllReduce(size=3 * 32 * 5, dtype="float32", algorithm=algorithm, blocks=1)
         x = np.random.default_rng(shmem.my_pe()).normal(size=plan.size)
         x = to_send(x.astype("float32"))
-        boxes = [a for a in plan._workspace if a.dtype == np.float32]
+        boxes = plan.inboxes
         for box in boxes:
             box.copy_from(-1e30)
         shmem.barrier_all()

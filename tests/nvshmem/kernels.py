@@ -113,9 +113,10 @@ def _type(op, name, element):
         return types.uint64
     if name in ("value", "cond"):
         return array_of(element) if op.base.endswith("_vector") else element
-    if op.base == "gemm":
-        return types.boolean if name == "accumulate" else types.Array(element, 2, "A")
-    return array_of(element)
+    if name == "accumulate":
+        return types.boolean
+    ndim = op.arrays[name].ndim if name in op.arrays else None
+    return array_of(element) if ndim is None else types.Array(element, ndim, "A")
 
 
 def rows():

@@ -1,0 +1,41 @@
+"""Copies and sums of a block have loads of 16 bytes, several of them in flight, and no spills."""
+
+import pytest
+
+pytest.importorskip("nvshmem")
+
+from gpushmem.ops import OPS
+from tests.nvshmem import kernels
+from tests.nvshmem.machine import reader
+from tests.nvshmem.machine.reader import LOAD, STORE
+
+NAMES = "copy_block", "reduce_rows_block", "reduce_local_block"
+LINES = {"copy_block": 8, "reduce_rows_block": 4, "reduce_local_block": 4}  # loads side by side
+
+pytestmark = pytest.mark.skipif(not reader.disassembler(), reason="nvdisasm is not installed")
+
+
+def built(dtype):
+    """The instructions of each operation's kernel."""
+    from gpushmem.backends.nvshmem.compile import compiler
+
+    found, arch = {}, compiler.Arch.of("sm_90a")
+    for name in NAMES:
+        which = "sum" if name != "copy_block" else None
+        function, argtypes = kernels.kernel_of(OPS[name], dtype, which)
+        compiled = compiler.compile_kernel(function, argtypes, {}, arch)
+        code = compiler.link(compiled, "cubin").code
+        found[name] = reader.sass(code)[compiled.entry].code
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("float32", marks=pytest.mark.sweep)])
+def test_words_are_loaded_together(elsewhere, dtype):
+    for name, code in elsewhere.submit(built, dtype).result().items():
+        memory = [one for one in code if one.kind in (LOAD, STORE)]
+        assert not [one for one in memory if one.space == "local"], name
+        words = [one for one in memory if one.width == 16]
+        kinds = "".join("l" if one.kind == LOAD else "s" for one in words)
+        assert "l" * LINES[name] + "s" * min(LINES[name], 4) in kinds, (name, kinds)
+        # The rest is for ends, and for places that are not aligned alike.
+        assert {one.width for one in memory if one.space == "global"} <= {16, 2, 4, 8}, name
