@@ -110,10 +110,13 @@ def sort_by_expert(experts, top_k, n_experts, capacity, heads, order, position, 
     high = min(low + share, n_experts)
     for e in range(low, high):
         heads[e] = 0
+    for i in range(cuda.threadIdx.x, experts.size, cuda.blockDim.x):
+        known = 0 <= experts[i] < n_experts
+        position[i] = named_before(experts, top_k, i) if known else -1
+    cuda.syncthreads()
     for i in range(experts.size):
-        e = experts[i]
-        if low <= e < high and named_before(experts, top_k, i) == i:
-            heads[e] += 1
+        if low <= experts[i] < high and position[i] == i:
+            heads[experts[i]] += 1
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         start = lost = 0
@@ -128,7 +131,7 @@ def sort_by_expert(experts, top_k, n_experts, capacity, heads, order, position, 
     for i in range(experts.size):
         e = experts[i]
         if low <= e < high:
-            head, first = heads[e], named_before(experts, top_k, i)
+            head, first = heads[e], position[i]
             row = (head >> 32) + (head & COUNT)
             if first < i:
                 position[i] = position[first]
@@ -136,8 +139,6 @@ def sort_by_expert(experts, top_k, n_experts, capacity, heads, order, position, 
                 order[row], position[i], heads[e] = i, row, head + 1
             else:
                 position[i] = -1
-        elif cuda.threadIdx.x == 0 and not 0 <= e < n_experts:
-            position[i] = -1
     cuda.syncthreads()
 
 
