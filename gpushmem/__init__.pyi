@@ -928,9 +928,8 @@ def copy_block(dst: Array, src: Array) -> None:
 def reduce_local_warp(dst: Array, src: Array, op: str) -> None:
     """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
 
-    Both are contiguous, of the same dtype, and apart from each other, or the same memory. `op` is
-    as in `reduce_rows`, and so are the rest of the contract, and how it is done. MPI:
-    MPI_Reduce_local.
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. What is
+    said of `op` and threads, and how it is done, is as in `reduce_rows`. MPI: MPI_Reduce_local.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -938,9 +937,8 @@ def reduce_local_warp(dst: Array, src: Array, op: str) -> None:
 def reduce_local_block(dst: Array, src: Array, op: str) -> None:
     """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
 
-    Both are contiguous, of the same dtype, and apart from each other, or the same memory. `op` is
-    as in `reduce_rows`, and so are the rest of the contract, and how it is done. MPI:
-    MPI_Reduce_local.
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. What is
+    said of `op` and threads, and how it is done, is as in `reduce_rows`. MPI: MPI_Reduce_local.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
