@@ -903,17 +903,6 @@ def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> N
 def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a block with the same arguments."""
 
-def copy_warp(dst: Array, src: Array) -> None:
-    """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
-
-    Both are contiguous, of the same dtype, and apart from each other, or the same memory. They may
-    be views of other PEs' memory (`peer_array`). On return `dst` is visible to the threads that
-    called. What they wrote to `src` before is included only if they synchronised after writing. On
-    GPUs 16 bytes at a time, eight loads in flight for each thread, where both are aligned alike.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
 def copy_block(dst: Array, src: Array) -> None:
     """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
 
@@ -925,11 +914,13 @@ def copy_block(dst: Array, src: Array) -> None:
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
-def reduce_local_warp(dst: Array, src: Array, op: str) -> None:
-    """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
+def copy_warp(dst: Array, src: Array) -> None:
+    """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
 
-    Both are contiguous, of the same dtype, and apart from each other, or the same memory. What is
-    said of `op` and threads, and how it is done, is as in `reduce_rows`. MPI: MPI_Reduce_local.
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. They may
+    be views of other PEs' memory (`peer_array`). On return `dst` is visible to the threads that
+    called. What they wrote to `src` before is included only if they synchronised after writing. On
+    GPUs 16 bytes at a time, eight loads in flight for each thread, where both are aligned alike.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -943,16 +934,11 @@ def reduce_local_block(dst: Array, src: Array, op: str) -> None:
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
-def reduce_rows_warp(dst: Array, src: Array, op: str) -> None:
-    """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.
+def reduce_local_warp(dst: Array, src: Array, op: str) -> None:
+    """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
 
-    `dst` is contiguous and has at least as many elements as a row; it may be one of the rows, or
-    apart. `src` (n, m), n from 1 on, is memory that this PE can load from; the elements of a row
-    are adjacent, rows need not be. `op`, written as a literal in the call, is as in
-    `multimem_reduce`: rows are combined from the first to the last, float16 and bfloat16 as
-    float32, and rounded once. On return `dst` is visible to the threads that called. What they
-    wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
-    time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
+    Both are contiguous, of the same dtype, and apart from each other, or the same memory. What is
+    said of `op` and threads, and how it is done, is as in `reduce_rows`. MPI: MPI_Reduce_local.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -969,6 +955,20 @@ def reduce_rows_block(dst: Array, src: Array, op: str) -> None:
     time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def reduce_rows_warp(dst: Array, src: Array, op: str) -> None:
+    """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.
+
+    `dst` is contiguous and has at least as many elements as a row; it may be one of the rows, or
+    apart. `src` (n, m), n from 1 on, is memory that this PE can load from; the elements of a row
+    are adjacent, rows need not be. `op`, written as a literal in the call, is as in
+    `multimem_reduce`: rows are combined from the first to the last, float16 and bfloat16 as
+    float32, and rounded once. On return `dst` is visible to the threads that called. What they
+    wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
+    time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:

@@ -480,7 +480,7 @@ def on_a_page(name):
     op = gpushmem.ops.OPS.get(name)
     if op is None:
         return re.search(rf"^### {name}$|^\| `{name}` \||`{name}`[ ,]", HOST_PAGE, re.MULTILINE)
-    row = re.search(rf"^\| \[`{op.base}(_block)?`\].*", API, re.MULTILINE)[0]
+    row = re.search(rf"^\| \[`{op.base}(_warp|_block)?`\].*", API, re.MULTILINE)[0]
     return f"[`{name}`]" in row or f"`{op.form}`" in row
 
 

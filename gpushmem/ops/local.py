@@ -6,7 +6,7 @@ from gpushmem.ops.roles import Flag, Loaded, Matrix, Rows, Stored, SwitchReducti
 from gpushmem.ops.row import BLOCK, WARP, declare, reads, writes
 
 
-@declare(reads("src"), writes("dst", "src"), scopes=(WARP, BLOCK))
+@declare(reads("src"), writes("dst", "src"), scopes=(BLOCK, WARP))
 def copy(dst: Stored, src: Loaded) -> None:
     """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
 
@@ -17,7 +17,7 @@ def copy(dst: Stored, src: Loaded) -> None:
     """
 
 
-@declare(reads("src"), reads("dst", "src"), writes("dst", "src"), scopes=(WARP, BLOCK))
+@declare(reads("src"), reads("dst", "src"), writes("dst", "src"), scopes=(BLOCK, WARP))
 def reduce_local(dst: Stored, src: Loaded, op: SwitchReduction) -> None:
     """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
 
@@ -26,7 +26,7 @@ def reduce_local(dst: Stored, src: Loaded, op: SwitchReduction) -> None:
     """
 
 
-@declare(reads("src"), writes("dst"), scopes=(WARP, BLOCK))
+@declare(reads("src"), writes("dst"), scopes=(BLOCK, WARP))
 def reduce_rows(dst: Stored, src: Rows, op: SwitchReduction) -> None:
     """Combine the rows of `src`, element by element: `dst[i] = src[0, i] + src[1, i] + ...`.
 

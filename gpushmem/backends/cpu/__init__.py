@@ -9,7 +9,14 @@ from gpushmem.backends.properties import About, Tuning
 # fast as smaller ones: what a PE reads has then gone from the writer's own cache to the one that
 # they share. Products are the faster the larger they are, but sums of them are the faster the more
 # of them stays in the caches.
-TUNING = Tuning(threads=128, moving_threads=128, blocks=1, piece_bytes=512 << 10, tile=(512, 1024), product_rows=2048)
+TUNING = Tuning(
+    threads=128,
+    moving_threads=128,
+    blocks=1,
+    piece_bytes=512 << 10,
+    tile=(512, 1024),
+    product_rows=2048,
+)
 
 ABOUT = About(
     backend="gpushmem.backends.cpu.backend:CpuBackend",

@@ -7,6 +7,13 @@ from gpushmem.backends.properties import About, Tuning
 
 ABOUT = About(
     backend="gpushmem.backends.null.backend:NullBackend",
-    tuning=Tuning(threads=1, moving_threads=1, blocks=1, piece_bytes=512 << 10, tile=(512, 1024), product_rows=2048),
+    tuning=Tuning(
+        threads=1,
+        moving_threads=1,
+        blocks=1,
+        piece_bytes=512 << 10,
+        tile=(512, 1024),
+        product_rows=2048,
+    ),
     shares_memory=False,
 )

@@ -4,7 +4,14 @@ from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.properties import About, Tuning
 
 # A tile is of a size that a block multiplies well.
-TUNING = Tuning(threads=128, moving_threads=512, blocks=32, piece_bytes=64 << 10, tile=(128, 128), product_rows=0)
+TUNING = Tuning(
+    threads=128,
+    moving_threads=512,
+    blocks=32,
+    piece_bytes=64 << 10,
+    tile=(128, 128),
+    product_rows=0,
+)
 
 ABOUT = About(
     backend="gpushmem.backends.nvshmem.backend:NvshmemBackend",

@@ -112,8 +112,10 @@ def _bits_of(builder: Any, word: Any, bits: int) -> list[Any]:
         return [builder.extract_element(word, I32(k)) for k in range(word.type.count)]
     for k in range(WORDS.count):
         part = builder.extract_element(word, I32(k))
-        for shift in range(0, WORDS.element.width, bits):
-            found.append(builder.trunc(builder.lshr(part, I32(shift)), kind))
+        found += [
+            builder.trunc(builder.lshr(part, I32(shift)), kind)
+            for shift in range(0, WORDS.element.width, bits)
+        ]
     return found
 
 
