@@ -192,27 +192,28 @@ def _barriers(launch: Launch, blocks: Any, rows: Any) -> Any:
 
 CELL = 64  # bytes
 ROWS = 1 << 14  # at once
-MOST_CELLS = 1 << 26
+OF_SPACE = 44  # bits of the number of a cell in its memory
 
 
 def _seen_by_several(part: Any, first: Any, last: Any) -> Any:
     """Which rows are near memory that several blocks access, and one of them writes."""
-    low, end = part["low"] // CELL, (part["end"] - 1) // CELL
-    spaces, base = part["space"] - part["space"].min(), low.min()
-    low, end = low - base, end - base
-    shape = int(spaces.max() + 1), int(end.max() + 1)
-    if shape[0] * shape[1] > MOST_CELLS:
-        return np.ones(len(part), bool)
     near = part["space"] != SHARED_MEMORY
-    written = np.zeros(shape, bool)
+    of_space = (part["space"] - part["space"].min()) << OF_SPACE
+    base = (part["low"] // CELL).min()
+    touched = [np.unique(of_space[rows] + at) for rows, at in _cells(part, base, near)]
+    cells = np.unique(np.concatenate([np.zeros(0, np.int64), *touched]))
+    low = np.searchsorted(cells, of_space + part["low"] // CELL - base)
+    end = np.searchsorted(cells, of_space + (part["end"] - 1) // CELL - base, "right")
+    written = np.zeros(len(cells), bool)
     for rows, at in _cells(part, base, near & (part["how"] != LOAD)):
-        written[spaces[rows], at] = True
-    near &= _any_between(written, spaces, low, end)
-    lowest, highest = np.full(shape, np.iinfo(np.int64).max), np.full(shape, -1)
+        written[np.searchsorted(cells, of_space[rows] + at)] = True
+    near &= _any_between(written, low, end)
+    lowest, highest = np.full(len(cells), np.iinfo(np.int64).max), np.full(len(cells), -1)
     for rows, at in _cells(part, base, near):
-        np.minimum.at(lowest, (spaces[rows], at), first[rows])
-        np.maximum.at(highest, (spaces[rows], at), last[rows])
-    return near & _any_between(written & (lowest < highest), spaces, low, end)
+        there = np.searchsorted(cells, of_space[rows] + at)
+        np.minimum.at(lowest, there, first[rows])
+        np.maximum.at(highest, there, last[rows])
+    return near & _any_between(written & (lowest < highest), low, end)
 
 
 def _cells(part: Any, base: int, chosen: Any) -> Iterator[tuple[Any, Any]]:
@@ -235,10 +236,10 @@ def _cells(part: Any, base: int, chosen: Any) -> Iterator[tuple[Any, Any]]:
         yield which[two], last[two] - base
 
 
-def _any_between(cells: Any, spaces: Any, low: Any, end: Any) -> Any:
+def _any_between(cells: Any, low: Any, end: Any) -> Any:
     """Of each row, whether any of its cells is True."""
-    before = np.cumsum(np.pad(cells, ((0, 0), (1, 0))), axis=1)
-    return before[spaces, end + 1] > before[spaces, low]
+    before = np.cumsum(np.pad(cells, (1, 0)))
+    return before[end] > before[low]
 
 
 def _between(history: History, pe: int, first: Any, second: Any) -> Found:
