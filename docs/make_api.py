@@ -273,7 +273,8 @@ used, with measurements, and [Writing a plan](plans.md) how to make others of th
 KERNELS = {
     "Plans": [
         "Plan", "AllReduce", "AllReduceRMSNorm", "AllGatherGemm", "GemmReduceScatter",
-        "GemmAllReduce", "MoE", "ExpertParallel", "HaloExchange", "Jacobi", "Arena",
+        "GemmAllReduce", "MoE", "ExpertParallel", "HaloExchange", "Jacobi", "AllGather", "AllToAll",
+        "ReduceScatter", "Broadcast", "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],
     "Parts, for kernels of plans": [

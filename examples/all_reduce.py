@@ -4,7 +4,7 @@ gpushmem run -n 4 examples/all_reduce.py
 """
 
 import numpy as np
-from gpushmem.kernels import AllReduce, AllReduceRMSNorm
+from gpushmem.kernels import AllGather, AllReduce, AllReduceRMSNorm, ReduceScatter
 
 import gpushmem as shmem
 
@@ -20,6 +20,14 @@ for call in range(CALLS):
     total(x)
     expected = n * (np.arange(SIZE) % 1000 + call) + 1000 * (n * (n - 1) // 2)
     assert np.array_equal(x.numpy(), expected.astype("float32"))
+
+# In two halves, as optimisers that are divided over PEs need it: my part of the sum, and all parts.
+scatter, gather = ReduceScatter(size=1000, dtype="float32"), AllGather(size=1000, dtype="float32")
+y = shmem.array(np.arange(1000 * n, dtype="float32") + me)
+mine, sums = shmem.array(np.zeros(1000, "float32")), shmem.empty(1000 * n, "float32")
+scatter(y, out=mine)
+gather(mine, out=sums)
+assert np.array_equal(sums.numpy(), n * np.arange(1000 * n) + n * (n - 1) // 2)
 
 # A layer of a transformer ends so: every PE has a part of the sum, all have the residual.
 norm = AllReduceRMSNorm(tokens=TOKENS, hidden=HIDDEN, dtype="float32")
@@ -39,6 +47,6 @@ if me == 0:
     print(
         f"{CALLS} sums of {SIZE} numbers over {n} PEs ({total.algorithm}), and a norm: all correct"
     )
-for plan in (total, norm):
+for plan in (total, scatter, gather, norm):
     plan.free()
 shmem.finalize()

@@ -6,6 +6,7 @@ docs/kernels.md has the ready ones, docs/plans.md tells how to write a plan with
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
 from gpushmem.kernels.arena import Arena
+from gpushmem.kernels.collectives import AllGather, AllToAll, Broadcast, ReduceScatter
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from gpushmem.kernels.halo import HaloExchange
 from gpushmem.kernels.jacobi import Jacobi
@@ -31,8 +32,9 @@ from gpushmem.kernels.parts import (
 from gpushmem.kernels.plan import SLOTS, Plan
 
 __all__ = [
-    "SLOTS", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "Arena", "ExpertParallel",
-    "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan", "begin",
-    "block_sum", "complete", "copy", "end", "end_at", "expert_ffn", "member", "part_of",
-    "route", "send", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_others",
+    "SLOTS", "AllGather", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "AllToAll", "Arena",
+    "Broadcast", "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi",
+    "MoE", "Plan", "ReduceScatter", "begin", "block_sum", "complete", "copy", "end", "end_at",
+    "expert_ffn", "member", "part_of", "route", "send", "sum_in_order", "tell", "tell_others",
+    "wait_for", "wait_for_others",
 ]  # fmt: skip

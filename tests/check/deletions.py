@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 RUNS = Path(__file__).with_name("ready_kernels.py")
 # What is deleted: calls of these, as statements; and the counting of epochs.
 ORDERS = re.compile(
-    r"(signal_|wait_|barrier|sync|quiet|fence|flush|threadfence|tell$|complete$|end$|end_at$)"
+    r"(signal_|wait_|barrier|sync|quiet|fence|flush|threadfence|tell(_others)?$|complete$|end$|end_at$)"
 )
 SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
 # Functions of `kernels/` that each run begins with.
@@ -25,6 +25,9 @@ ROOTS = {
     "two_shot": {"two_shot", "all_reduce"},
     "ring": {"ring", "all_reduce"},
     "multicast": {"multicast", "all_reduce"},
+    "exchange": {"exchange"},
+    "reduce_scatter": {"reduce_scatter"},
+    "broadcast": {"broadcast"},
     "streams": {"one_shot", "all_reduce", "launch"},
     "norm": {"one_shot", "all_reduce_norm"},
     "norm_two_shot": {"two_shot", "all_reduce_norm"},

@@ -10,13 +10,16 @@ from gpushmem.kernels import (
     AllGatherGemm,
     AllReduce,
     AllReduceRMSNorm,
+    AllToAll,
     Arena,
+    Broadcast,
     ExpertParallel,
     GemmAllReduce,
     GemmReduceScatter,
     HaloExchange,
     Jacobi,
     MoE,
+    ReduceScatter,
     expert_ffn,
     route,
 )
@@ -57,6 +60,16 @@ def norm(algorithm, tokens, hidden, threads):
     x, residual, weight, out = array(*shape), array(*shape), array(hidden), array(*shape)
     for _ in range(CALLS):
         plan(x, residual, weight, out=out)
+
+
+def collective(kind):
+    plan = kind(size=70, dtype=F4, **GPU)
+    plan.piece = 32
+    n = shmem.n_pes()
+    x = array(70 if kind is Broadcast else 70 * n)
+    out = {} if kind is Broadcast else {"out": array(70 if kind is ReduceScatter else 70 * n)}
+    for _ in range(CALLS):
+        plan(x, **out)
 
 
 def product(kind, rows_a, rows_out, direct=True):
@@ -153,6 +166,9 @@ RUNS = {
     "two_shot": (all_reduce, "two_shot"),
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
+    "exchange": (collective, AllToAll),
+    "reduce_scatter": (collective, ReduceScatter),
+    "broadcast": (collective, Broadcast),
     "streams": (streams,),
     "norm": (norm, "one_shot", 5, 33, 32),
     # A part begins at an element that is not the first of a round of the threads.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import PLAIN, ROOT
 
-KERNELS = "gemm", "jacobi", "all_reduce", "moe"
+KERNELS = "gemm", "jacobi", "all_reduce", "collectives", "moe"
 PATTERNS = "conformance/test_*.py", *(f"kernels/test_{name}.py" for name in KERNELS)
 MODULES = [
     path

@@ -18,7 +18,7 @@ NOT_NEEDED = {
     "kernels/moe_dispatch.py:dispatch_throughput:end(epochs)": OTHER,
     "kernels/moe_dispatch.py:combine:end(epochs)": OTHER,
     "kernels/all_reduce.py:multicast:complete()": (
-        "`tell` has a fence, which the checker takes for stores to the PE's own memory, too"
+        "`tell_others` has a fence, which the checker takes for stores to the PE's own memory, too"
     ),
     # Parts, for kernels of others, too.
     "kernels/parts.py:end:cuda.syncthreads()": "all threads have synchronised since `begin`",
@@ -43,7 +43,7 @@ def every():
             for deletion in deletions(path):
                 counted[deletion.name] = k = counted.get(deletion.name, 0) + 1
                 name = deletion.name + f" ({k})" * (k > 1)
-                sampled = name.endswith("one_shot:wait_for(signals[(me + k) % n:], epoch)")
+                sampled = name.endswith("one_shot:wait_for_others(signals, epoch, team)")
                 marks = [] if sampled else [pytest.mark.sweep]
                 yield pytest.param(deletion, name, marks=marks, id=name)
 

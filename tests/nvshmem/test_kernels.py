@@ -11,12 +11,15 @@ from gpushmem.kernels import (
     AllGatherGemm,
     AllReduce,
     AllReduceRMSNorm,
+    AllToAll,
+    Broadcast,
     ExpertParallel,
     GemmAllReduce,
     GemmReduceScatter,
     HaloExchange,
     Jacobi,
     MoE,
+    ReduceScatter,
     route,
 )
 from gpushmem.kernels.all_reduce import SUMMING
@@ -37,6 +40,11 @@ def make(*shape, dtype="float32"):
 def reduce_all(few):
     for algorithm in SUMMING:
         AllReduce(size=8, dtype="float32", algorithm=algorithm)(make(8))
+    x = make(4 * shmem.n_pes())
+    for plan in () if few else (AllToAll, ReduceScatter):
+        plan(size=4, dtype="float32")(x, out=make(4 * shmem.n_pes()))
+    if not few:
+        Broadcast(size=4, dtype="float32")(make(4))
     for algorithm in ("two_shot",) if few else SUMMING:
         given = [make(*shape, dtype="float16") for shape in ((2, 8), (2, 8), (8,), (2, 8))]
         AllReduceRMSNorm(tokens=2, hidden=8, dtype="float16", algorithm=algorithm)(

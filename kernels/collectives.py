@@ -1,0 +1,209 @@
+"""Collectives as plans: all-gather, all-to-all, reduce-scatter, broadcast.
+
+Each PE sends its part to a box of its own on every other PE, tells all of them at once, and takes
+what has come, piece by piece, each an epoch of its own (see `plan`), as an all-reduce in one shot:
+
+                     part for PE q     what is done with the part of PE p
+    all-gather       all of x          out[p] = part
+    all-to-all       x[q]              out[p] = part
+    reduce-scatter   x[q]              out = the sum of all parts, by the numbers of the PEs
+    broadcast        all of the root's x
+
+What a PE sends, for n PEs, parts of S bytes in P pieces: (n - 1) S bytes in (n - 1) P messages; of
+a broadcast the root does, and the others send it P signals each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gpushmem.kernels.all_reduce import most_in_piece, part_size
+from gpushmem.kernels.parts import (
+    begin,
+    end_at,
+    member,
+    part_of,
+    send,
+    sum_in_order,
+    tell,
+    tell_others,
+    wait_for,
+    wait_for_others,
+)
+from gpushmem.kernels.plan import SLOTS, Plan
+from numba import cuda
+
+import gpushmem as shmem
+
+__all__ = ["AllGather", "AllToAll", "Broadcast", "ReduceScatter"]
+
+
+@shmem.jit(device=True)
+def send_to_others(x, apart, first, last, boxes, signals, near, team, epoch):
+    """Send elements `first` to `last` of the others' parts of `x`, which are so far `apart`."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    for k in range(1, n):
+        to = (me + k) % n
+        part = x[to * apart + first : to * apart + last]
+        send(boxes[me][: part.size], part, signals[me:], epoch, member(team, to), near)
+    tell_others(signals[me:], epoch, team, near)
+
+
+@shmem.jit(collective=True)
+def exchange(x, out, size, apart, piece, inbox, arrived, near, team, epochs):
+    """`out` (n * size,) gets the parts that all have sent; `apart` is 0 if they are all of `x`."""
+    epoch, b = begin(epochs), cuda.blockIdx.x
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    lower, upper = part_of(size, cuda.gridDim.x, b)
+    for first in range(lower, upper, piece):
+        last, s = min(first + piece, upper), epoch % SLOTS
+        boxes, signals = inbox[s, b], arrived[s, b]
+        send_to_others(x, apart, first, last, boxes, signals, near, team, epoch)
+        mine = x[me * apart + first : me * apart + last]
+        shmem.copy_block(out[me * size + first : me * size + last], mine)
+        for k in range(1, n):
+            source = (me + n - k) % n
+            wait_for(signals[source:], epoch)
+            place = out[source * size + first : source * size + last]
+            shmem.copy_block(place, boxes[source][: last - first])
+        epoch += 1
+    end_at(epochs, epoch - 1)
+
+
+@shmem.jit(collective=True)
+def reduce_scatter(x, out, size, piece, inbox, arrived, near, team, epochs):
+    """`out` (size,) gets the sum of the parts that all have sent."""
+    epoch, b = begin(epochs), cuda.blockIdx.x
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    lower, upper = part_of(size, cuda.gridDim.x, b)
+    for first in range(lower, upper, piece):
+        last, s = min(first + piece, upper), epoch % SLOTS
+        boxes, signals = inbox[s, b], arrived[s, b]
+        send_to_others(x, size, first, last, boxes, signals, near, team, epoch)
+        shmem.copy_block(out[first:last], x[me * size + first : me * size + last])
+        wait_for_others(signals, epoch, team)
+        sum_in_order(out[first:last], boxes, me, n)
+        epoch += 1
+    end_at(epochs, epoch - 1)
+
+
+@shmem.jit(collective=True)
+def broadcast(x, root, piece, inbox, arrived, near, team, epochs):
+    """`x` of the root to all; the others tell it that they have begun: its next box is free."""
+    epoch, b = begin(epochs), cuda.blockIdx.x
+    me = shmem.team_my_pe(team)
+    lower, upper = part_of(x.size, cuda.gridDim.x, b)
+    for first in range(lower, upper, piece):
+        last, s = min(first + piece, upper), epoch % SLOTS
+        boxes, signals = inbox[s, b], arrived[s, b]
+        if me == root:
+            send_to_others(x, 0, first, last, boxes, signals, near, team, epoch)
+            wait_for_others(signals, epoch, team)
+        else:
+            tell(signals[me:], epoch, member(team, root))
+            wait_for(signals[root:], epoch)
+            shmem.copy_block(x[first:last], boxes[root][: last - first])
+        epoch += 1
+    end_at(epochs, epoch - 1)
+
+
+class _Collective(Plan):
+    """A collective whose parts have `size` elements of `dtype`."""
+
+    moves = True
+
+    def __init__(
+        self, *, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD, blocks: int | None = None,
+        threads: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(team, blocks=blocks, threads=threads)
+        if size < 0:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: size is {size}; it must be 0 or more"
+            )
+        self.size, self.dtype = size, np.dtype(dtype)
+        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
+        self._workspace = (
+            self.boxes(self.blocks, self.n_pes, self.piece, dtype=dtype),
+            self.signals(self.blocks, self.n_pes), self.reachable,
+        )  # fmt: skip
+
+    def flats(self, x: Any, parts_of_x: int, out: Any, parts_of_out: int) -> tuple[Any, Any]:
+        """The two arrays as arrays of one axis; raises `ArgumentError` if they are not right."""
+        found = []
+        for what, array, parts in (("x", x, parts_of_x), ("out", out, parts_of_out)):
+            found.append(self.flat(array))
+            self.expect(what, found[-1], (parts * self.size,), self.dtype)
+        return found[0], found[1]
+
+    def sends(self) -> tuple[int, int]:
+        """Bytes and messages that a PE, of a broadcast the root, sends in a call."""
+        ends = [part_of(self.size, self.blocks, b) for b in range(self.blocks)]
+        pieces = sum(-(-(upper - lower) // self.piece) for lower, upper in ends)
+        others = self.n_pes - 1
+        return others * self.size * self.dtype.itemsize, others * pieces
+
+
+class AllGather(_Collective):
+    """Gather `size` elements of `dtype` from each PE of a team on all: `plan(x, out=out)`.
+
+    `x` has `size` elements, `out` n times as many: those of each PE, in the order of the team. They
+    are device arrays of any shape, apart from each other, or `x` is this PE's part of `out`.
+    """
+
+    def __call__(self, x: Any, *, out: Any, stream: Any = 0) -> None:
+        """Do it, asynchronously, in `stream`'s order; raises `ArgumentError` for other sizes."""
+        x, out = self.flats(x, 1, out, self.n_pes)
+        self.launch(exchange, stream, x, out, self.size, 0, self.piece, *self._workspace)
+
+
+class AllToAll(_Collective):
+    """Send `size` elements of `dtype` from each PE of a team to each: `plan(x, out=out)`.
+
+    `x` and `out` have n times `size` elements: part q of `x` becomes part p of `out` on PE q, where
+    p is the sender. They are device arrays of any shape, apart from each other.
+    """
+
+    def __call__(self, x: Any, *, out: Any, stream: Any = 0) -> None:
+        """Do it, asynchronously, in `stream`'s order; raises `ArgumentError` for other sizes."""
+        x, out = self.flats(x, self.n_pes, out, self.n_pes)
+        self.launch(exchange, stream, x, out, self.size, self.size, self.piece, *self._workspace)
+
+
+class ReduceScatter(_Collective):
+    """Sum arrays over a team, each PE keeping a part of `size` elements: `plan(x, out=out)`.
+
+    `x` has n times `size` elements of `dtype`, `out` `size`: the sum of part p of all PEs' `x`, on
+    PE p. They are device arrays of any shape, apart from each other. Parts are added in the order
+    of the team, float16 and bfloat16 as float32, and rounded once.
+    """
+
+    def __call__(self, x: Any, *, out: Any, stream: Any = 0) -> None:
+        """Do it, asynchronously, in `stream`'s order; raises `ArgumentError` for other sizes."""
+        x, out = self.flats(x, self.n_pes, out, 1)
+        self.launch(reduce_scatter, stream, x, out, self.size, self.piece, *self._workspace)
+
+
+class Broadcast(_Collective):
+    """Send `size` elements of `dtype` from PE `root` of a team to all others: `plan(x)`."""
+
+    def __init__(
+        self, *, size: int, dtype: Any, root: int = 0, team: Any = shmem.TEAM_WORLD,
+        blocks: int | None = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(size=size, dtype=dtype, team=team, blocks=blocks, threads=threads)
+        if not 0 <= root < self.n_pes:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: root is {root}; the team has {self.n_pes} PEs"
+            )
+        self.root = root  # always the same: who has been told that a PE has begun may send to it
+
+    def __call__(self, x: Any, *, stream: Any = 0) -> None:
+        """Replace `x`, a device array of any shape, by the root's; asynchronous.
+
+        In `stream`'s order. Raises `ArgumentError` for other sizes.
+        """
+        flat = self.flat(x)
+        self.expect("x", flat, (self.size,), self.dtype)
+        self.launch(broadcast, stream, flat, self.root, self.piece, *self._workspace)
