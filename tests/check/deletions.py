@@ -23,6 +23,7 @@ ROOTS = {
     "arena": {"allocate", "release"},
     "one_shot": {"one_shot", "all_reduce"},
     "two_shot": {"two_shot", "all_reduce"},
+    "far": {"one_shot", "all_reduce"},
     "ring": {"ring", "all_reduce"},
     "multicast": {"multicast", "all_reduce"},
     "exchange": {"exchange"},
