@@ -17,6 +17,7 @@
 #   fault         a kernel that fails: pytest without MPS, which it would take from all others; and what it does to
 #                 other processes, without MPS and with it (bench/gpu/fault.py)
 #   bench         bench/gpu with 1 PE: operations, signals, copies, launches; BENCH and MPS_BENCH: which of them
+#   moving        bench/gpu/moving.py: copy_block and reduce_rows_block, bytes a second; moving.jsonl in $OUT
 #   first         bench/gpu: from the start of a process to its first kernel's end
 #   bench-mps     bench/gpu --short with MPS_PES ("2 4") PEs that share the GPU, with MPS
 #   bench-shared  the same, without: kernels that do not wait
@@ -36,7 +37,7 @@ export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
 export WHICH="${WHICH:-gpu and not slow and not sweep}"  # of the tests
 export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1
 hour=(ordering polls busy closures loading loading-host far multicast ibgda plans)
-all=(info hello first-hour notice compilers tests fault bench first bench-mps bench-shared examples)
+all=(info hello first-hour notice compilers tests fault moving bench first bench-mps bench-shared examples)
 [ "${1:-}" != --rehearse ] || { export REHEARSE=1; shift; }
 [ -z "$REHEARSE" ] || export PYTHONDONTWRITEBYTECODE=1  # on the machine it is kept: `first` measures imports
 steps=("${@:-${all[@]}}"); [ $# -gt 0 ] || steps=("${all[@]}")
@@ -227,6 +228,9 @@ with_mlir() {  # with_mlir COMMAND...
   "$@"
 }
 fault() { "$PYTHON" bench/gpu/fault.py || [ -n "$REHEARSE" ]; }  # no kernel fails in a rehearsal
+moving() {
+  "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 --heap-size 64M bench/gpu/moving.py ${REHEARSE:+--rehearse} | tee "$OUT/moving.jsonl"
+}
 both() { "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 bench/gpu/both.py; }
 t=tests/gpu/test_gpu.py::test_
 export COMPILED_TESTS="${COMPILED_TESTS:-${t}copies_in_kernels ${t}single_elements ${t}atomics \
@@ -251,7 +255,7 @@ compiled() {
   step "compilers, tests by numba-cuda-mlir" "${COMPILED_LIMIT:-90}" bash -c "with_mlir compiled_tests"; mps_off
   unset GPUSHMEM_COMPILER
 }
-export -f info run hello tests bench example examples sanitizer hour judge notice with_mlir fault both compiled_tests far ibgda
+export -f info run hello tests bench example examples sanitizer hour judge notice with_mlir fault both moving compiled_tests far ibgda
 
 echo "$(date -u) $*" >>"$SUMMARY"
 printf '\n===== install\n' >>"$LOG"
@@ -291,6 +295,7 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
       step "fault, others without MPS" 60 bash -c fault
       with_mps 4 "fault, others with MPS" 60 bash -c fault ;;
     tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
+    moving) step moving 60 bash -c "set -o pipefail; moving" ;;
     bench) step bench 150 bash -c "bench -n 1 ${BENCH:-ops ping-pong copy launch}" ;;
     first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;
     bench-mps)
