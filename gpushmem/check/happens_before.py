@@ -25,7 +25,7 @@ import numpy as np
 
 from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check import log
-from gpushmem.check.accesses import SHARED_MEMORY, Access
+from gpushmem.check.accesses import SHARED_MEMORY, Access, other_pe
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
 from gpushmem.check.conditions import Write
 from gpushmem.check.history import Atomic, Divergence, Earlier, History, Observer, Turn
@@ -404,6 +404,8 @@ class _Replay:
         """A call begins: what it orders, reads and writes from now on."""
         record, op = call.record, call.op
         clock = pe.event(record)
+        if call.pe < 0 and not (op.waits or op.facts.meets):
+            call.pe = self._stored_on(pe, call)
         pe.number(call)
         known = clock  # what all who call knew before
         if call.scope and record.launch:
@@ -426,6 +428,16 @@ class _Replay:
             for part in range(call.parts):
                 call.mark(clock, CALLED, part)
         self._spread(pe, record, call, clock)
+
+    def _stored_on(self, pe: Pe, call: Call) -> int:
+        """The other PE to whose memory a call stores, as through `peer_array`; -1: to none."""
+        for one in call.effects:
+            if one.effect.how != READS:
+                space, _ = pe.place(one.address, call.record.launch)
+                other = other_pe(space, pe.pe)
+                if other is not None:
+                    return other
+        return -1
 
     def _done(self, pe: Pe, record: Record, words: list[int]) -> None:
         """A call has returned."""

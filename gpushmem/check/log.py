@@ -9,6 +9,7 @@ has the number that is next: it begins before all that write with this stamp or 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import mmap
@@ -180,6 +181,8 @@ class Log:
         self.launches = 0
         self._threads: dict[int, int] = {}  # of the host: by their ident
         self._side = open(folder / f"pe{pe}.json", "w", encoding="utf-8")  # noqa: SIM115
+        for file in (self._file, self._side):  # kernels write until the process ends
+            atexit.register(file.close)
 
     def _mapped(self, most: int) -> mmap.mmap:
         """The file, with room for so many records, or for MOST of them."""
