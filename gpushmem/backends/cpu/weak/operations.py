@@ -361,6 +361,28 @@ def _iget(op: Op) -> Any:
     return iget
 
 
+def _copy(op: Op) -> Any:
+    """To memory of another PE: as a plain store to it, see `loads`."""
+    scope = SCOPES.index(op.scope)
+
+    def copy(dst, src):
+        n = size_of(src)
+        fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
+        target, nbytes, world = address_of(dst), n * itemsize_of(src), as_world(user_word())
+        pe = (target - world.heap + world.my_pe * world.stride) // world.stride
+        if 0 <= pe < world.n_pes and pe != world.my_pe:
+            entry = record(pe, nbytes)
+            it = as_pending(entry)
+            it.target, it.plain = target, 1
+            copy_bytes(entry + OWN, address_of(src), nbytes)
+            commit(entry, scope)
+        else:
+            copy_bytes(target, address_of(src), nbytes)
+            forget(target, nbytes)
+
+    return copy
+
+
 def _multimem_reduce(op: Op) -> Any:
     return combining.reducing(as_seen, forget)
 
@@ -529,7 +551,8 @@ def _any(op: Op) -> Any:
 ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "_vector")]
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
-    "g": _g, "get": _get, "iget": _iget, "multimem_reduce": _multimem_reduce,
+    "g": _g, "get": _get, "iget": _iget, "copy": _copy,
+    "multimem_reduce": _multimem_reduce,
     "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
     "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
     **dict.fromkeys(ANY, _any),
