@@ -41,7 +41,7 @@ from gpushmem.kernels.moe_parts import (
     sort_by_expert,
     wait_for_all,
 )
-from gpushmem.kernels.parts import begin, complete, copy, end, member, tell, wait_for
+from gpushmem.kernels.parts import begin, complete, end, member, tell, wait_for
 from numba import cuda
 from numba.cuda import libdevice
 
@@ -142,8 +142,7 @@ def fused(
         expert_ends, all_in = k % n == n - 1 or k == stop - 1, False
         while not all_in:
             take = min(left, tile.shape[0] - filled)
-            for r in range(take):
-                copy(tile[filled + r], inbox[row + r])
+            shmem.copy_block(tile[filled : filled + take], inbox[row : row + take])
             row, left, filled = row + take, left - take, filled + take
             all_in = left == 0
             if not all_in or filled >= enough or expert_ends:  # if not all in, the tile is full

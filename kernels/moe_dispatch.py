@@ -57,7 +57,7 @@ from gpushmem.kernels.moe_parts import (
     widen,
     wire_row,
 )
-from gpushmem.kernels.parts import begin, complete, copy, end, member, wait_for
+from gpushmem.kernels.parts import begin, complete, end, member, wait_for
 from gpushmem.kernels.plan import Plan
 from numba import cuda
 
@@ -110,8 +110,7 @@ def send_packed(
             size, start = size_of(mine[to * share : (to + 1) * share]), mine[to * share] >> 32
             first, last = size * b // blocks, size * (b + 1) // blocks
             for r in range(start + first, start + last):
-                copy(outbox[r], x[order[r] // top_k])
-            cuda.syncthreads()
+                shmem.copy_block(outbox[r], x[order[r] // top_k])
             shmem.put_signal_nbi_block(
                 inbox[me, first:last], outbox[start + first : start + last], arrived[b, me:], epoch,
                 shmem.SIGNAL_SET, member(team, to),
@@ -159,8 +158,10 @@ def dispatch_throughput(
             first, last = size * b // blocks, size * (b + 1) // blocks
             for local in range(starts.shape[1]):
                 count = heads[source, local] & COUNT
-                for r in range(max(first, before), min(last, before + count)):
-                    copy(rows[starts[b, local, source] + r - before], inbox[source, r])
+                low, high = max(first, before), min(last, before + count)
+                if low < high:
+                    to = starts[b, local, source] - before
+                    shmem.copy_block(rows[to + low : to + high], inbox[source, low:high])
                 before += count
     complete()
     end(epochs)
