@@ -87,8 +87,10 @@ def activate(hidden, silu):
 
 @shmem.jit(device=True)
 def feed_forward(result, hidden, rows, w1, w2, silu):
-    """Set `result` (m, H) to act(rows @ w1) @ w2; `hidden` (m, F). Synchronises the block."""
-    cuda.syncthreads()
+    """Set `result` (m, H) to act(rows @ w1) @ w2; `hidden` (m, F). Synchronises the block.
+
+    What the block wrote to `rows` before it has to be synchronised.
+    """
     shmem.gemm_block(hidden, rows, w1, False)
     activate(hidden, silu)
     cuda.syncthreads()
