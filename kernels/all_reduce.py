@@ -182,7 +182,30 @@ def most_in_piece(plan: Plan, dtype: Any) -> int:
     return plan.tuning.piece_bytes // int(np.dtype(dtype).itemsize)
 
 
-class AllReduce(Plan):
+class InPieces(Plan):
+    """What arrays of `size` elements of `dtype` are sent in: pieces, of parts of the blocks."""
+
+    moves = True
+
+    def __init__(
+        self, size: int, dtype: Any, team: Any, blocks: int | None, threads: int | None
+    ) -> None:
+        super().__init__(team, blocks=blocks, threads=threads)
+        if size < 0:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: size is {size}; it must be 0 or more"
+            )
+        self.size, self.dtype = size, np.dtype(dtype)
+        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
+
+    @property
+    def pieces(self) -> int:
+        """How many there are, of all blocks."""
+        ends = [part_of(self.size, self.blocks, b) for b in range(self.blocks)]
+        return sum(-(-(upper - lower) // self.piece) for lower, upper in ends)
+
+
+class AllReduce(InPieces):
     """Sum arrays of `size` elements of `dtype` over a team, in place: `plan(x)`.
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
@@ -191,20 +214,12 @@ class AllReduce(Plan):
     bfloat16 are added as float32, and rounded once; by "ring" at each PE.
     """
 
-    moves = True
-
     def __init__(
         self, *, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         algorithm: str | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(team, blocks=blocks, threads=threads)
-        if size < 0:
-            raise shmem.ArgumentError(
-                f"{type(self).__name__}: size is {size}; it must be 0 or more"
-            )
-        self.size, self.dtype = size, np.dtype(dtype)
+        super().__init__(size, dtype, team, blocks, threads)
         self.algorithm = algorithm or suggested(size * self.dtype.itemsize, self.n_pes)
-        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
         self._workspace = workspace(self, self.algorithm, self.piece, dtype)
 
     def __call__(self, x: Any, *, stream: Any = 0) -> None:
@@ -218,9 +233,7 @@ class AllReduce(Plan):
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends in a call, at most: the last parts may be smaller."""
-        ends = [part_of(self.size, self.blocks, b) for b in range(self.blocks)]
-        pieces = sum(-(-(upper - lower) // self.piece) for lower, upper in ends)
-        return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, pieces)
+        return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, self.pieces)
 
 
 SMALL = 32 << 10  # bytes

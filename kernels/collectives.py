@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from gpushmem.kernels.all_reduce import most_in_piece, part_size
+from gpushmem.kernels.all_reduce import InPieces
 from gpushmem.kernels.parts import (
     begin,
     end_at,
@@ -31,7 +30,7 @@ from gpushmem.kernels.parts import (
     wait_for,
     wait_for_others,
 )
-from gpushmem.kernels.plan import SLOTS, Plan
+from gpushmem.kernels.plan import SLOTS
 from numba import cuda
 
 import gpushmem as shmem
@@ -108,22 +107,14 @@ def broadcast(x, root, piece, inbox, arrived, near, team, epochs):
     end_at(epochs, epoch - 1)
 
 
-class _Collective(Plan):
+class _Collective(InPieces):
     """A collective whose parts have `size` elements of `dtype`."""
-
-    moves = True
 
     def __init__(
         self, *, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD, blocks: int | None = None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(team, blocks=blocks, threads=threads)
-        if size < 0:
-            raise shmem.ArgumentError(
-                f"{type(self).__name__}: size is {size}; it must be 0 or more"
-            )
-        self.size, self.dtype = size, np.dtype(dtype)
-        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
+        super().__init__(size, dtype, team, blocks, threads)
         self._workspace = (
             self.boxes(self.blocks, self.n_pes, self.piece, dtype=dtype),
             self.signals(self.blocks, self.n_pes), self.reachable,
@@ -139,10 +130,8 @@ class _Collective(Plan):
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE, of a broadcast the root, sends in a call."""
-        ends = [part_of(self.size, self.blocks, b) for b in range(self.blocks)]
-        pieces = sum(-(-(upper - lower) // self.piece) for lower, upper in ends)
         others = self.n_pes - 1
-        return others * self.size * self.dtype.itemsize, others * pieces
+        return others * self.size * self.dtype.itemsize, others * self.pieces
 
 
 class AllGather(_Collective):

@@ -54,6 +54,7 @@ from gpushmem.kernels.parts import (
     sum_in_order,
     tell,
     wait_for,
+    wait_for_others,
 )
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
@@ -154,8 +155,7 @@ def sum_tile(t, a, b, share, rows, columns, direct, boxes, signals, mine, team, 
         else:
             box = boxes[me][:size]
             shmem.put_signal_block(box, place, signals[me:], epoch, shmem.SIGNAL_SET, pe)
-    for k in range(1, n):
-        wait_for(signals[(me + k) % n :], epoch)
+    wait_for_others(signals, epoch, team)
     sum_in_order(place, boxes, me, n)
     return size
 

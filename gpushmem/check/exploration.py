@@ -498,12 +498,13 @@ def neighbours(events: list[Event], waiting: list[Event]) -> Run:
         (word.space, word.start) for event in events for word in event.words
         if word.change == "add" and (word.value is None or word.value < 0)
     }  # fmt: skip
-    events = [
-        event._replace(words=tuple(
-            word._replace(falls=(word.space, word.start) in lowered) for word in event.words
-        ))
-        for event in events
-    ]  # fmt: skip
+    if lowered:
+        events = [
+            event._replace(words=tuple(
+                word._replace(falls=(word.space, word.start) in lowered) for word in event.words
+            ))
+            for event in events
+        ]  # fmt: skip
     made = _Schedule(events, waiting)
     return Run(
         made.names, [event.who for event in made.events], list(made.alternatives()), left_out

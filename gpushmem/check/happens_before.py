@@ -171,9 +171,9 @@ class _Replay:
                 self.history.accesses.append(access)
 
     def _is_new(self, access: Access) -> bool:
-        """Whether an access says more than those that its thread has made there before.
+        """Whether an access says more than those that its thread has made to the same memory.
 
-        There is the memory of an array: what is allocated later at its place is another one.
+        An array that is allocated later at the same place is other memory.
         """
         kind, owner = access.space[:2]
         arrays = bisect(self._since[owner], access.stamp) if kind == "heap" else 0

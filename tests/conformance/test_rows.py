@@ -38,12 +38,18 @@ def kernels(op):
     else:
         shmem.reduce_rows_block(dst, src, {op!r})
 
+def local(scope, dst, src):
+    if scope == 0:
+        shmem.reduce_local_warp(dst, src, {op!r})
+    else:
+        shmem.reduce_local_block(dst, src, {op!r})
+
 def from_peer(dst, src, pe):
     shmem.reduce_rows_block(dst, shmem.peer_array(src, pe)[1:], {op!r})
 """,
         scope,
     )
-    return shmem.jit(scope["rows"]), shmem.jit(scope["from_peer"])
+    return [shmem.jit(scope[name]) for name in ("rows", "local", "from_peer")]
 
 
 @shmem.jit
@@ -54,28 +60,13 @@ def copies(scope, dst, src):
         shmem.copy_block(dst, src)
 
 
-@functools.cache
-def accumulating(op):
-    scope = {"shmem": shmem}
-    exec(
-        f"""def accumulate(scope, dst, src):
-    if scope == 0:
-        shmem.reduce_local_warp(dst, src, {op!r})
-    else:
-        shmem.reduce_local_block(dst, src, {op!r})
-""",
-        scope,
-    )
-    return shmem.jit(scope["accumulate"])
-
-
 def data(dtype, rows, pitch):
     return np.stack([numbers_of(row, dtype, pitch) for row in range(rows)])
 
 
 @pytest.mark.parametrize(("op", "dtype"), CASES)
 def test_rows_are_combined_in_order(run_pes, op, dtype):
-    rows, _ = kernels(op)
+    rows, _, _ = kernels(op)
     two = np.zeros((1, 1), dtype)
     compile_first(rows, 0, two[0], two[:, ::2], threads=32)
 
@@ -102,8 +93,8 @@ def test_rows_are_combined_in_order(run_pes, op, dtype):
 
 @pytest.mark.parametrize(("op", "dtype"), [("sum", "float16"), ("max", "int32")])
 def test_two_arrays_are_combined(run_pes, op, dtype):
-    accumulate, one = accumulating(op), np.zeros(1, dtype)
-    compile_first(accumulate, 0, one, one, threads=32)
+    (_, local, _), one = kernels(op), np.zeros(1, dtype)
+    compile_first(local, 0, one, one, threads=32)
 
     def body():
         shmem.init()
@@ -111,7 +102,7 @@ def test_two_arrays_are_combined(run_pes, op, dtype):
             for _, size, first, at, _ in SHAPES:
                 src = shmem.array(given := numbers_of(1, dtype, size + first))
                 dst = shmem.array(before := numbers_of(2, dtype, size + at + 5).copy())
-                accumulate[1, threads](scope, dst[at:], src[first:])
+                local[1, threads](scope, dst[at:], src[first:])
                 before[at : at + size] = combined([before[at : at + size], given[first:]], op)
                 np.testing.assert_array_equal(dst.numpy(), before, f"{scope} {size} {first}")
                 shmem.free(dst)
@@ -142,7 +133,7 @@ def test_copies_are_exact_and_no_longer_than_the_source(run_pes, dtype):
 
 
 def test_rows_of_another_pe(run_pes):
-    _, from_peer = kernels("sum")
+    _, _, from_peer = kernels("sum")
     compile_first(from_peer, np.zeros(1), np.zeros((1, 1)), 1, threads=32)
 
     def body():
@@ -163,7 +154,7 @@ def test_what_is_refused(run_pes):
     def body():
         shmem.init()
         x = shmem.zeros((4, 6), "int64")
-        rows, _ = kernels("sum")
+        rows, _, _ = kernels("sum")
         for call, text in (
             (lambda: rows[1, 32](1, x[0][:5], x), "the target has 5 elements, the source 6"),
             (lambda: rows[1, 32](1, x[0], x[:0]), "it is empty"),

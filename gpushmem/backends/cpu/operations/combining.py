@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from numba import types
@@ -68,6 +69,7 @@ def member_at(base, team, k):
     return on_member(team, base, k)
 
 
+@cache
 def _combining(op: str, place: Any) -> Any:
     """The device function that combines what is at `place(base, which, k)`, for k below `n`."""
     combine = device(COMBINE[op])

@@ -19,23 +19,20 @@ from typing import Any
 from gpushmem.backends.cpu.operations import hook
 from gpushmem.backends.cpu.weak.operations import (
     ROLLED,
-    commit,
     force,
-    record,
     released,
     roll,
+    stored_to_peer,
     weak,
 )
 from gpushmem.backends.cpu.weak.pending import (
-    OWN,
     as_line,
-    as_pending,
     as_weak,
     as_world,
     ask,
 )
 from gpushmem.backends.cpu.weak.visibility import acquire, forget, may_be_old, remembered
-from gpushmem.native.memory import copy_bytes, monotonic_ns
+from gpushmem.native.memory import monotonic_ns
 from gpushmem.native.structs import view
 from gpushmem.ops import Op
 from gpushmem.ops.row import READS
@@ -57,23 +54,6 @@ def synchronized():
     """The calling thread has done what others may synchronise with, and may have with others."""
     released()
     acquire()
-
-
-@device
-def stored_to_peer(address, nbytes, value_at, world):
-    """Let a store to another PE's memory be pending."""
-    force(address, nbytes, 1)
-    entry = record((address - region(world)) // as_world(world).stride, nbytes)
-    it = as_pending(entry)
-    it.target, it.plain = address, 1
-    copy_bytes(entry + OWN, value_at, nbytes)
-    commit(entry, 0)
-
-
-@device
-def region(world):
-    """Address of PE 0's segment."""
-    return as_world(world).heap - as_world(world).my_pe * as_world(world).stride
 
 
 @device
@@ -130,7 +110,7 @@ def symmetric(address, nbytes, how, value_at):
             forget(address, nbytes)
         if own:
             return address
-        stored_to_peer(address, nbytes, value_at, world)
+        stored_to_peer(address, nbytes, value_at, world, 0)
         return value_at
     if not own and as_weak(as_world(world).weak).n > 0:
         force(address, nbytes, 1)

@@ -74,7 +74,7 @@ from gpushmem.simt.thread import (
 
 __all__ = [
     "ANY", "BODIES", "ROLLED", "body_of", "by_any_thread", "commit", "force", "record", "released",
-    "roll", "weak",
+    "roll", "stored_to_peer", "weak",
 ]  # fmt: skip
 
 as_fiber, as_group, as_launch = view(FIBER), view(GROUP), view(LAUNCH)
@@ -361,21 +361,34 @@ def _iget(op: Op) -> Any:
     return iget
 
 
+@device
+def region(world):
+    """Address of PE 0's segment."""
+    return as_world(world).heap - as_world(world).my_pe * as_world(world).stride
+
+
+@device
+def stored_to_peer(address, nbytes, value_at, world, scope):
+    """Let a store to another PE's memory be pending; `scope`: of whose call it is, see SCOPES."""
+    force(address, nbytes, 1)
+    entry = record((address - region(world)) // as_world(world).stride, nbytes)
+    it = as_pending(entry)
+    it.target, it.plain = address, 1
+    copy_bytes(entry + OWN, value_at, nbytes)
+    commit(entry, scope)
+
+
 def _copy(op: Op) -> Any:
-    """To memory of another PE: as a plain store to it, see `loads`."""
+    """To memory of another PE: as a plain store to it."""
     scope = SCOPES.index(op.scope)
 
     def copy(dst, src):
         n = size_of(src)
         fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
-        target, nbytes, world = address_of(dst), n * itemsize_of(src), as_world(user_word())
-        pe = (target - world.heap + world.my_pe * world.stride) // world.stride
-        if 0 <= pe < world.n_pes and pe != world.my_pe:
-            entry = record(pe, nbytes)
-            it = as_pending(entry)
-            it.target, it.plain = target, 1
-            copy_bytes(entry + OWN, address_of(src), nbytes)
-            commit(entry, scope)
+        target, nbytes, world = address_of(dst), n * itemsize_of(src), user_word()
+        pe = (target - region(world)) // as_world(world).stride
+        if 0 <= pe < as_world(world).n_pes and pe != as_world(world).my_pe:
+            stored_to_peer(target, nbytes, address_of(src), world, scope)
         else:
             copy_bytes(target, address_of(src), nbytes)
             forget(target, nbytes)

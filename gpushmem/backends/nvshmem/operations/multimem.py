@@ -34,6 +34,7 @@ from gpushmem.backends.nvshmem.operations.vectors import (
     address_of,
     combining,
     flat,
+    words_in,
 )
 from gpushmem.backends.reductions import SMALL
 from gpushmem.ops.roles import Reduction
@@ -157,23 +158,14 @@ def _at_member(src, team, k):
     return address_of(peer_array(src, translate(team, k, 0)))
 
 
-def _aligned_alike(team):
-    return 0
-
-
 def _at_row(src, pitch, k):
     return address_of(src) + k * pitch
-
-
-def _pitch(pitch):
-    return pitch
 
 
 def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
     """The function that lets the switch combine elements, if there is a multicast address."""
     load, itemsize = loading(_word_text(kind), dtype), dtype.bitwidth // 8
     copy: Any = copying(_pack_text(kind)) if kind.pack else None
-    per = PACK // itemsize if kind.pack else 1
 
     @cuda.jit(device=True)
     def elements(dst, address, head, tail):
@@ -189,12 +181,11 @@ def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
         target, (first, step) = address_of(dst), share()
         if (address - target) % PACK != 0:
             return 0, 0
-        head = min(dst.size, (PACK - address % PACK) % PACK // itemsize)
-        n = (dst.size - head) // per
+        head, n, tail = words_in(address, dst.size, itemsize)
         for k in range(first, n, step):
-            at = itemsize * (head + k * per)
+            at = itemsize * head + PACK * k
             copy(target + at, address + at)
-        return head, head + n * per
+        return head, tail
 
     @cuda.jit(device=True)
     def none(dst, address):
@@ -218,7 +209,7 @@ def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
 def _reducing(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
     """The device function `(dst, src, team)` for a scope's threads."""
     share, together = SHARES[scope], TOGETHER[scope]
-    combined = combining(op, dtype, share, _at_member, _aligned_alike)
+    combined = combining(op, dtype, share, _at_member)
 
     @cuda.jit(device=True)
     def chosen(dst, src, team):
@@ -237,15 +228,26 @@ def _reducing(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
 
 
 @cache
+def _rows(scope: str, op: str, dtype: Any) -> Any:
+    """The device function `(dst, src, pitch, n)` for a scope's threads: of `n` rows of `src`."""
+    combined, together = combining(op, dtype, SHARES[scope], _at_row), TOGETHER[scope]
+
+    @cuda.jit(device=True)
+    def reducing(dst, src, pitch, n):
+        combined(dst, src, pitch, n)
+        together()
+
+    return reducing
+
+
+@cache
 def _reducing_rows(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
     """The device function `(dst, src)` for a scope's threads."""
-    combined = combining(op, dtype, SHARES[scope], _at_row, _pitch)
-    together = TOGETHER[scope]
+    rows = _rows(scope, op, dtype)
 
     @cuda.jit(device=True)
     def reducing(dst, src):
-        combined(flat(dst)[: src.shape[1]], src, src.strides[0], src.shape[0])
-        together()
+        rows(flat(dst)[: src.shape[1]], src, src.strides[0], src.shape[0])
 
     return reducing
 
@@ -253,15 +255,13 @@ def _reducing_rows(scope: str, op: str, dtype: Any, has_instruction: bool) -> An
 @cache
 def _reducing_local(scope: str, op: str, dtype: Any, has_instruction: bool) -> Any:
     """The device function `(dst, src)` for a scope's threads: two rows, wherever they are."""
-    combined = combining(op, dtype, SHARES[scope], _at_row, _pitch)
-    together = TOGETHER[scope]
+    rows = _rows(scope, op, dtype)
 
     @cuda.jit(device=True)
     def reducing(dst, src):
         source = flat(src)
         target = flat(dst)[: source.size]
-        combined(target, target, address_of(source) - address_of(target), 2)
-        together()
+        rows(target, target, address_of(source) - address_of(target), 2)
 
     return reducing
 

@@ -20,7 +20,7 @@ from gpushmem.backends.nvshmem.operations.device_calls import Value, data_of, in
 from gpushmem.backends.reductions import COMBINE, SMALL
 from gpushmem.ops.row import BLOCK, THREAD, WARP
 
-__all__ = ["PACK", "SHARES", "TOGETHER", "address_of", "combining", "copying", "flat"]
+__all__ = ["PACK", "SHARES", "TOGETHER", "address_of", "combining", "copying", "flat", "words_in"]
 
 PACK = 16  # bytes
 DEEP = 4  # words that a thread combines at a time, each in all places
@@ -217,6 +217,17 @@ def element_at(typingctx: Any, like: Any, address: Any) -> Any:
     return _wide(like.dtype)(like, types.intp), codegen
 
 
+@cuda.jit(device=True)
+def words_in(address, count, size):
+    """Where the whole words are of so many elements of `size` bytes, from an address on.
+
+    How many elements are before them, how many words, and how many elements up to their end.
+    """
+    head = min(count, (PACK - address % PACK) % PACK // size)
+    words = (count - head) * size // PACK
+    return head, words, head + words * PACK // size
+
+
 # --- copies
 
 
@@ -254,10 +265,8 @@ def copying(scope: str) -> Any:
         target, source, size = address_of(to), address_of(given), given.itemsize
         head, tail = 0, 0
         if (target - source) % PACK == 0 and PACK % size == 0:
-            head = min(given.size, (PACK - target % PACK) % PACK // size)
-            n = (given.size - head) * size // PACK
+            head, n, tail = words_in(target, given.size, size)
             packs(target + head * size, source + head * size, n)
-            tail = head + n * PACK // size
         first, step = share()
         for k in range(first, head + given.size - tail, step):
             i = k if k < head else k - head + tail
@@ -320,15 +329,13 @@ def _in_packs(op: str, dtype: Any, share: Any, place: Any) -> Any:
     return packs
 
 
-def combining(
-    op: str, dtype: Any, share: Any, place: Callable[..., Any], apart: Callable[..., Any]
-) -> Any:
+def combining(op: str, dtype: Any, share: Any, place: Callable[..., Any]) -> Any:
     """The device function `(dst, src, which, places)`: element by element, in order, to `dst`.
 
-    Of places `k` below `places`, at the addresses `place(src, which, k)`, which are
-    `apart(which)` bytes from each other modulo PACK. All of `dst` is written.
+    Of places `k` below `places`, at the addresses `place(src, which, k)`, each as far from the one
+    before, modulo PACK. All of `dst` is written.
     """
-    place, apart = cuda.jit(device=True)(place), cuda.jit(device=True)(apart)
+    place = cuda.jit(device=True)(place)
     combine, size = cuda.jit(device=True)(COMBINE[op]), dtype.bitwidth // 8
 
     @cuda.jit(device=True)
@@ -355,11 +362,10 @@ def combining(
     @cuda.jit(device=True)
     def combined(dst, src, which, places):
         target, head, tail = address_of(dst), 0, 0
-        if (place(src, which, 0) - target) % PACK == 0 and apart(which) % PACK == 0:
-            head = min(dst.size, (PACK - target % PACK) % PACK // size)
-            n = (dst.size - head) * size // PACK
+        last = place(src, which, min(places - 1, 1))
+        if (place(src, which, 0) - target) % PACK == 0 and (last - target) % PACK == 0:
+            head, n, tail = words_in(target, dst.size, size)
             packs(target, src, which, places, head * size, n)
-            tail = head + n * PACK // size
         elements(dst, src, which, places, head, tail)
 
     return combined
