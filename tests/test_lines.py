@@ -76,6 +76,8 @@ def test_threads_at_once():
 @pytest.mark.parametrize("removed", [[], ["old_of_test"], ["old_of_test", "last_of_test"]])
 def test_files_of_new_modules(monkeypatch, removed):
     """Modules that come later are found, whichever have gone meanwhile."""
+    monkeypatch.setattr(source_lines, "_files", {})
+    monkeypatch.setattr(source_lines, "_looked_at", [])
     for name in ("old_of_test", "last_of_test"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     source_lines.users_files()
