@@ -183,3 +183,16 @@ def test_64_bit_integers_are_rounded_once(source):
     x = np.array([2**62 + 2**54, 2**62 + 2**54 + 1, 2**62 + 3 * 2**54 - 1, 2**62 + 3 * 2**54])
     got = apply(lambda v: float64(float32(bfloat16(v))), x.astype(source), float)
     assert got.tolist() == [2.0**62, 2.0**62 + 2.0**55, 2.0**62 + 2.0**55, 2.0**62 + 2.0**56]
+
+
+def test_a_long_loop_of_conversions():
+    """numba-cuda's functions of small floats take stack where they are called."""
+
+    def kernel(out, x, turns):
+        for _ in range(turns):
+            for i in range(x.size):
+                out[0] += float32(x[i])
+
+    out = np.zeros(1, np.float32)
+    launch(kernel, 1, 1, out, np.ones(64, ml_dtypes.bfloat16), 1 << 13)
+    assert out[0] == 64 << 13

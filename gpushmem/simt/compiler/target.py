@@ -276,6 +276,14 @@ class SimtBuilder(ir.IRBuilder):
             return self._as_one(pointer, partial(generate, self, *args))
         return super().call(fn, args, *rest, **kwargs)
 
+    def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
+        # numba-cuda's functions of small floats allocate where they are called: in a loop of quick
+        # code each turn would take more of the stack.
+        if size is None:
+            with self.goto_entry_block():
+                return super().alloca(typ, name=name)
+        return super().alloca(typ, size, name)
+
     def load(self, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
         if self.simt_observe is not None and _is_memory(ptr):
             ptr = self.simt_observe(self, ptr, observer.LOAD)
