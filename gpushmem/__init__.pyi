@@ -971,18 +971,22 @@ def reduce_rows_warp(dst: Array, src: Array, op: str) -> None:
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
-def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
+def gemm(dst: Array, a: Array, b: Array, accumulate: bool, *, stream: Any = None) -> None:
     """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
 
     `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
-    float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or their transposes,
-    the elements of each row must be adjacent, and rows must not overlap. Sums of float16 are kept
-    as float32. On return `dst` is visible to all threads of the block. What the threads wrote to
-    `a` and `b` before is included only if they synchronised after writing. On CPUs OpenBLAS
-    computes it, that of NumPy or SciPy.
+    bfloat16, all float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or
+    their transposes, the elements of each row must be adjacent, and rows must not overlap. Sums of
+    16-bit floats are kept as float32. When threads of a block call, `dst` is visible to all of them
+    on return, and what they wrote to `a` and `b` before is included only if they synchronised after
+    writing. On CPUs OpenBLAS computes it, that of NumPy or SciPy.
 
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    On GPUs cuBLASLt computes it, if it is installed (pip: nvidia-cublas), with the sums of float32
+    in float32; otherwise one block does. With `stream=` the arrays are used in the stream's order;
+    without, the product is there on return.
     """
+def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
+    """As `gemm`, in kernels, by all threads of a block with the same arguments."""
 
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.

@@ -17,6 +17,7 @@ from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError
 
 from gpushmem.artifacts.floats import FLOAT8
+from gpushmem.backends.codegen import dtype_name
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
 
@@ -74,7 +75,7 @@ def described(typ: Any) -> str:
     if isinstance(typ, types.Literal):
         return repr(typ.literal_value)
     if isinstance(typ, Array):
-        return f"an array of {typ.dtype}"
+        return f"an array of {dtype_name(typ.dtype)}"
     return "None" if isinstance(typ, types.NoneType) else str(typ)
 
 
@@ -142,7 +143,7 @@ TAKES: dict[type, Callable[[Any], bool]] = {
 def _takes(role: type[roles.Argument], typ: Any) -> bool:
     takes, dtypes = of_role(TAKES, role), getattr(role, "dtypes", ())
     assert takes is not None, role
-    return takes(typ) and (not dtypes or str(typ.dtype) in dtypes)
+    return takes(typ) and (not dtypes or dtype_name(typ.dtype) in dtypes)
 
 
 # --- arrays

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.np.arrayobj import populate_array
 
-__all__ = ["array_moved", "contiguous", "with_signature"]
+__all__ = ["array_moved", "contiguous", "dtype_name", "with_signature"]
 
 
 def contiguous(context: Any, builder: Any, typ: Any, start: Any, extents: Sequence[Any]) -> Any:
@@ -31,6 +31,11 @@ def array_moved(context: Any, builder: Any, typ: Any, array: Any, address: Any) 
     moved = context.make_array(typ)(context, builder, array)
     moved.data = builder.inttoptr(address, moved.data.type)
     return moved._getvalue()
+
+
+def dtype_name(typ: Any) -> str:
+    """What NumPy calls an element's type, which C++'s bfloat16 is, too."""
+    return str(typ).removeprefix("__nv_")
 
 
 def with_signature(name: str, parameters: Iterable[Any], inner: Any) -> Callable[..., Any]:

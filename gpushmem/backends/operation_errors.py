@@ -83,7 +83,10 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
         "a matrix has strides of {0} and {1} bytes: the elements of a row must be adjacent, or, "
         "in a and b, those of a column, and rows or columns must not overlap",
     ),
-    NO_MEMORY: (KernelError, "no memory to multiply {0} x {1} and {1} x {2} float16 as float32"),
+    NO_MEMORY: (
+        KernelError,
+        "no memory to multiply {0} x {1} and {1} x {2} 16-bit floats as float32",
+    ),
     EMPTY: (ArgumentError, "the array has no element 0: it is empty"),
     UNALIGNED: (
         ArgumentError,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from gpushmem.ops.roles import Flag, Loaded, Matrix, Rows, Stored, SwitchReduction
-from gpushmem.ops.row import BLOCK, WARP, declare, reads, writes
+from gpushmem.ops.row import BLOCK, HOST, WARP, declare, reads, writes
+
+GEMM_ON_HOST = """On GPUs cuBLASLt computes it, if it is installed (pip: nvidia-cublas), with the
+sums of float32 in float32; otherwise one block does. With `stream=` the arrays are used in the
+stream's order; without, the product is there on return."""
 
 
 @declare(reads("src"), writes("dst", "src"), scopes=(BLOCK, WARP))
@@ -40,14 +44,14 @@ def reduce_rows(dst: Stored, src: Rows, op: SwitchReduction) -> None:
     """
 
 
-@declare(reads("a"), reads("b"), writes("dst"), scopes=(BLOCK,))
+@declare(reads("a"), reads("b"), writes("dst"), scopes=(HOST, BLOCK), host_note=GEMM_ON_HOST)
 def gemm(dst: Matrix, a: Matrix, b: Matrix, accumulate: Flag) -> None:
     """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
 
     `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
-    float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or their transposes,
-    the elements of each row must be adjacent, and rows must not overlap. Sums of float16 are kept
-    as float32. On return `dst` is visible to all threads of the block. What the threads wrote to
-    `a` and `b` before is included only if they synchronised after writing. On CPUs OpenBLAS
-    computes it, that of NumPy or SciPy.
+    bfloat16, all float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or
+    their transposes, the elements of each row must be adjacent, and rows must not overlap. Sums of
+    16-bit floats are kept as float32. When threads of a block call, `dst` is visible to all of them on return, and what
+    they wrote to `a` and `b` before is included only if they synchronised after writing. On CPUs
+    OpenBLAS computes it, that of NumPy or SciPy.
     """

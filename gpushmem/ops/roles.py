@@ -17,7 +17,7 @@ V = TypeVar("V")
 BITS = ("int32", "int64", "uint32", "uint64")
 NUMBERS = (*BITS, "float32", "float64")
 WAITED = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
-MULTIPLIED = ("float16", "float32", "float64")
+MULTIPLIED = ("float16", "bfloat16", "float32", "float64")
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
 
 

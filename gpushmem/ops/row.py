@@ -23,6 +23,7 @@ from gpushmem.ops.roles import Argument, Array, Result
 
 THREAD, WARP, BLOCK = "thread", "warp", "block"
 EVERY_SCOPE = (THREAD, WARP, BLOCK)
+HOST = "host"  # among the scopes of a declaration: a form for hosts alone, which is no thread's
 ON_THE_HOST = " on the host"  # ends the names of kernels that run an operation for the host
 
 # --- what an operation does with memory
@@ -243,8 +244,9 @@ def declare(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the rows of the decorated operation to the table; return the first one's function.
 
-    It has the form of every one of `scopes`, and with `nbi` a non-blocking one of each. Host
-    operations accept `stream=`, but those declared with `stream=False`: they answer at once.
+    It has the form of every one of `scopes`, and with `nbi` a non-blocking one of each; that of
+    HOST is the operation's name, for hosts alone. Host operations accept `stream=`, but those
+    declared with `stream=False`: they answer at once.
     `vector` adds a form with an array as the value, `qp` an operation with the same forms, for
     kernels, whose last argument is a queue pair. `note` is a paragraph that the docstrings of a
     family have in common, `host_note` one of the forms that the host can call. Without `suffix` the
@@ -305,6 +307,8 @@ def _add_row(
     suffix: bool = True,
 ) -> None:
     base = prefix + declaration.__name__ + form
+    if scope == HOST:
+        scope, where = THREAD, where._replace(kernel=False, host=True)
     name = base + "_nbi" * nbi + (f"_{scope}" if suffix and scope != THREAD else "")
     if nbi and facts.completion:
         facts = facts._replace(completion=NONBLOCKING[facts.completion])

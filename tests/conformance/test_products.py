@@ -1,4 +1,4 @@
-"""`gemm_block` against NumPy."""
+"""`gemm_block` in kernels, and `gemm` of the host, against NumPy."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import pytest
 import gpushmem as shmem
 
 # Relative to the sum of the products' absolute values: k roundings of float32 or float64 in any
-# order, and for float16 one rounding of the result.
-UNITS = {"float16": 2**-10, "float32": 2**-22, "float64": 2**-51}
+# order, and for 16-bit floats one rounding of the result.
+UNITS = {"bfloat16": 2**-7, "float16": 2**-10, "float32": 2**-22, "float64": 2**-51}
 # m, k, n
 SIZES = [(3, 5, 7), (1, 1, 1), (4, 0, 3), (0, 3, 3), (3, 3, 0), (17, 33, 9), (70, 65, 66)]
 
@@ -18,14 +18,15 @@ def multiply(dst, a, b, accumulate):
 
 
 def checked(dst, a, b, accumulate, threads=1):
-    """Run it on device arrays and compare with NumPy."""
-    before, left, right = (x.numpy().astype("float64") for x in (dst, a, b))
-    multiply[1, threads](dst, a, b, accumulate)
-    start = before if accumulate else np.zeros_like(before)
-    scale = np.abs(start) + np.abs(left) @ np.abs(right)
-    wanted = start + left @ right
-    error = np.abs(dst.numpy().astype("float64") - wanted)
-    assert (error <= UNITS[str(dst.dtype)] * (left.shape[1] ** 0.5 + 2) * scale + 1e-300).all()
+    """Run it on device arrays, in a kernel and by the host, and compare with NumPy."""
+    for by in (multiply[1, threads], shmem.gemm):
+        before, left, right = (x.numpy().astype("float64") for x in (dst, a, b))
+        by(dst, a, b, accumulate)
+        start = before if accumulate else np.zeros_like(before)
+        scale = np.abs(start) + np.abs(left) @ np.abs(right)
+        wanted = start + left @ right
+        error = np.abs(dst.numpy().astype("float64") - wanted)
+        assert (error <= UNITS[str(dst.dtype)] * (left.shape[1] ** 0.5 + 2) * scale + 1e-300).all()
 
 
 def random(shape, dtype, seed):
@@ -94,6 +95,8 @@ def test_shapes_that_do_not_fit(alone, shapes, says):
     multiply[1, 32](*arrays, False)
     with pytest.raises(shmem.ArgumentError, match=says):
         shmem.synchronize()
+    with pytest.raises(shmem.ArgumentError, match=says):  # at once
+        shmem.gemm(*arrays, False, stream=0)
 
 
 @pytest.mark.checked
@@ -102,6 +105,10 @@ def test_strides_that_blas_has_not(alone):
     multiply[1, 32](a[:4, :4], a[::2, ::2], a[:4, :4], False)
     with pytest.raises(shmem.ArgumentError, match="strides of 64 and 8 bytes"):
         shmem.synchronize()
+    with pytest.raises(shmem.ArgumentError, match="strides of 64 and 8 bytes"):
+        shmem.gemm(a[:4, :4], a[::2, ::2], a[:4, :4], False)
+    with pytest.raises(shmem.ArgumentError, match="strides of 4 and 32 bytes"):
+        shmem.gemm(a.T, a, a, False)
 
 
 @shmem.jit
@@ -120,7 +127,7 @@ def test_a_row_that_runs_backwards(alone):
     ("dtypes", "says"),
     [
         (("float32", "float64", "float32"), "dst is an array of float32, a of float64"),
-        (("int32", "int32", "int32"), "float16, float32, float64"),
+        (("int32", "int32", "int32"), "float16, bfloat16, float32, float64"),
     ],
 )
 def test_dtypes_that_are_not_multiplied(alone, dtypes, says):
@@ -128,3 +135,16 @@ def test_dtypes_that_are_not_multiplied(alone, dtypes, says):
         multiply[1, 32](*(shmem.device_array((2, 2), dtype) for dtype in dtypes), False)
     with pytest.raises(Exception, match="2 axes"):
         multiply[1, 32](*(shmem.device_array(2, "float32") for _ in range(3)), False)
+    with pytest.raises(shmem.ArgumentError, match=says if "int32" in dtypes else "of one dtype"):
+        shmem.gemm(*(shmem.device_array((2, 2), dtype) for dtype in dtypes), False)
+    with pytest.raises(shmem.ArgumentError, match="matrices"):
+        shmem.gemm(*(shmem.device_array(2, "float32") for _ in range(3)), False)
+
+
+def test_products_of_a_stream_follow_each_other(alone):
+    a, b, dst = (random((30, 30), "float64", seed) for seed in range(3))
+    stream, product = shmem.stream(), shmem.device_array((30, 30), "float64")
+    shmem.gemm(product, a, b, False, stream=stream)
+    shmem.gemm(dst, product, b, False, stream=stream)
+    stream.synchronize()
+    np.testing.assert_allclose(dst.numpy(), a.numpy() @ b.numpy() @ b.numpy(), rtol=1e-12)

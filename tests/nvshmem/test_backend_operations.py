@@ -513,3 +513,40 @@ def plain(rows):
         (k, kind, re.sub(remote, "the remote array is none", re.sub(made, "", text)))
         for k, kind, text in rows
     ]
+
+
+@host.in_pes(1)
+def test_products_are_cublaslts(me, n):
+    from gpushmem.backends.nvshmem.gpu import cublaslt
+
+    rng = np.random.default_rng(5)
+    for stream in streams():
+        for dtype in ("float16", "bfloat16", "float32", "float64"):
+            wide = rng.integers(-3, 4, (30, 40)).astype(dtype)
+            x, out = shmem.to_device(wide), shmem.full((20, 20), 5, dtype)
+            for a, b in ((x[:7, :9], x[9:18, 3:8]), (x[:9, 1:8].T, x[4:9, 8:17].T)):
+                left, right = (part.numpy().astype("float64") for part in (a, b))
+                for accumulate in (False, True):
+                    before = out.numpy().astype("float64")
+                    driver.clear()
+                    shmem.gemm(out[2:9, 3:8], a, b, accumulate, stream=stream)
+                    assert not driver.launches()
+                    before[2:9, 3:8] = left @ right + accumulate * before[2:9, 3:8]
+                    assert (out.numpy().astype("float64") == before).all()
+    known = len(cublaslt.library()._made)
+    shmem.gemm(out[2:9, 3:8], a, b, True)
+    assert len(cublaslt.library()._made) == known  # it is described once
+    driver.clear()
+    shmem.gemm(out[2:9, 3:8], a[:, :0], b[:0], False)  # of no terms: a kernel's
+    assert [launch.name for launch in driver.launches()]
+
+
+@host.in_pes(1)
+def test_products_without_cublaslt_are_kernels(me, n):
+    from gpushmem.backends.nvshmem.gpu import cublaslt
+
+    cublaslt.library = lambda: None
+    a, out = shmem.full((4, 4), 1, "float32"), shmem.full((4, 4), 5, "float32")
+    driver.clear()
+    shmem.gemm(out, a, a, False)
+    assert [launch.block for launch in driver.launches()] == [(256, 1, 1)]

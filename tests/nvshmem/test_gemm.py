@@ -17,11 +17,11 @@ from gpushmem.backends.nvshmem.compile import compiler
 from gpushmem.backends.nvshmem.operations import gemm, mathdx
 
 BYTES = gemm.BYTES
-DTYPES = ("float16", "float32", "float64")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
 ARCHS = ("sm_80", "sm_90", "sm_100")
 # Of one product, as a part of the sum of its terms' sizes: the roundings of what is summed, and for
 # float16 the one to float16 at the end.
-TOLERANCE = {"float16": 2**-10, "float32": 2**-21, "float64": 2**-50}
+TOLERANCE = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-21, "float64": 2**-50}
 SIZES = [(1, 1, 1), (70, 65, 33), (64, 64, 64), (5, 130, 40), (0, 3, 2), (3, 0, 2), (3, 2, 0)]
 CUBLASDX = pytest.mark.skipif(
     not any(map(versions.installed, versions.MATHDX)), reason="libmathdx is not installed"

@@ -19,7 +19,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from gpushmem.arguments import integer, shown, taking
 from gpushmem.backends import argument_types
 from gpushmem.backends.argument_types import requirement
-from gpushmem.backends.host.call_checks import checked_integer
+from gpushmem.backends.host.call_checks import check_product, checked_integer
 from gpushmem.errors import ArgumentError, ArgumentTypeError, TeamError
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
@@ -41,6 +41,8 @@ def checked(op: Op, arguments: Given, copied: tuple[str, ...] = ()) -> Given:
     given = dict(arguments)
     for name, role, take in _takers(op):
         given[name] = take(op, name, role, given)
+    if op.named(roles.Matrix):
+        check_product(op.name, *map(given.__getitem__, op.arrays))
     if op.typed:
         why = _misfit(op, given, copied)
         if why is not None:

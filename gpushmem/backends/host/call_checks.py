@@ -17,15 +17,17 @@ from gpushmem.backends.operation_errors import (
     BAD_COMPARISON,
     BAD_PE,
     BAD_ROOT,
+    BAD_SHAPES,
     BAD_SIGNAL_OP,
     BAD_STRIDE,
     EMPTY,
     NO_ROOM,
+    NOT_BY_ROWS,
     NOT_DIVISIBLE,
     OUTSIDE,
     error_of,
 )
-from gpushmem.errors import ArgumentError, SymmetryError
+from gpushmem.errors import ArgumentError, ArgumentTypeError, SymmetryError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op, roles
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "check_members",
     "check_not_on_heap",
     "check_pe",
+    "check_product",
     "check_strided",
     "checked_integer",
     "not_symmetric",
@@ -126,6 +129,27 @@ def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
         raise ArgumentError(f"{name}: value {number} is outside of the range of {dtype}")
     return number
+
+
+def check_product(name: str, dst: Any, a: Any, b: Any) -> None:
+    """Raise unless three matrices fit each other, with strides that a product can have."""
+    dst, a, b = map(_layout, (dst, a, b))
+    if {x.ndim for x in (dst, a, b)} != {2} or {x.dtype for x in (a, b)} != {dst.dtype}:
+        said = ", ".join(f"{x.dtype} of shape {x.shape}" for x in (dst, a, b))
+        raise ArgumentTypeError(f"{name}: dst, a and b must be matrices of one dtype, not {said}")
+    if (a.shape[0], b.shape[1], a.shape[1]) != (*dst.shape, b.shape[0]):
+        sizes = [shape[0] << 32 | shape[1] for shape in (a.shape, b.shape)]
+        raise error_of(BAD_SHAPES, name, *sizes, *dst.shape)
+    for matrix, turned in (dst, False), (a, True), (b, True):
+        if not (_by_rows(matrix) or (turned and _by_rows(matrix.T))):
+            raise error_of(NOT_BY_ROWS, name, *matrix.strides, 0, 0)
+
+
+def _by_rows(matrix: Any) -> bool:
+    """Whether it consists of rows that do not overlap, of adjacent elements."""
+    (m, n), (down, across), size = matrix.shape, matrix.strides, matrix.itemsize
+    apart = m < 2 or (down >= n * size and down % size == 0)
+    return not matrix.size or (apart and (n < 2 or across == size))
 
 
 def check_pe(name: str, pe: Any, n_pes: int) -> None:

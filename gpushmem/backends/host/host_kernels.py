@@ -17,7 +17,7 @@ from gpushmem.backends.codegen import with_signature
 from gpushmem.backends.host.call_checks import check_contiguous, check_copy, check_strided
 from gpushmem.backends.operation_errors import BAD_AMOUNT, error_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
-from gpushmem.ops import SMEM_BYTES, Op
+from gpushmem.ops import OPS, SMEM_BYTES, Op
 from gpushmem.ops.roles import Reduction
 from gpushmem.ops.row import ON_THE_HOST, Effect
 from gpushmem.ops.team import Team
@@ -34,12 +34,17 @@ def no_modules(backend: str) -> BackendUnavailable:
     )
 
 
+def row_of(op: Op) -> Op:
+    """The row that a kernel for a host's call has: of the block, if threads have none."""
+    return op if op.kernel else OPS[f"{op.base}_block"]
+
+
 def host_kernel(op: Op, params: tuple[str, ...], reduction: str | None, returns: bool) -> Any:
     """A kernel that calls the operation: its parameters are an array for the result and `params`.
 
     `reduction` is the argument `op` of a reduction, which must be a literal in kernels.
     """
-    operation = op.function
+    operation = row_of(op).function
 
     @cuda.jit(device=True)
     def call(given: Any) -> None:

@@ -105,6 +105,12 @@ def multicast_array(here: Here, array: Any, team: int) -> list[Array]:
     return [array]
 
 
+def gemm(here: Here, dst: Any, a: Any, b: Any, accumulate: bool) -> None:
+    wide = np.float32 if dst.dtype.itemsize < 4 else dst.dtype
+    product = np.matmul(a, b, dtype=wide)
+    dst[...] = dst.astype(wide) + product if accumulate else product
+
+
 # --- atomics
 
 Change = Callable[[Any, Any], Any]
@@ -307,7 +313,7 @@ OPERATIONS: dict[str, Operation] = {
     "n_pes": lambda here: 1,
     "pe_accessible": lambda here, pe: pe == 0,
     "ask_smem": lambda here, amount: ask_smem(amount),
-    "put": put, "get": get, "p": p, "g": g,
+    "put": put, "get": get, "p": p, "g": g, "gemm": gemm,
     **dict.fromkeys(("iput", "iget", "alltoalls"), strided),
     "peer_array": peer_array, "multicast_array": multicast_array,
     "atomic_compare_swap": atomic_compare_swap, **_atomics(),

@@ -18,6 +18,7 @@ from nvshmem import bindings
 
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.backends.host import call_checks, host_kernels
+from gpushmem.backends.nvshmem.gpu import cublaslt
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -57,7 +58,8 @@ class HostCalls:
         self._symmetric = symmetric  # raises unless an array is on the symmetric heap
         self._scratch = at(scratch, (SCRATCH,), np.dtype(np.uint8))
         self._room = device.array((ROOM,), np.dtype(np.uint8))
-        # By base name: what NVSHMEM queues on a stream.
+        self._products = cublaslt.Products(device)
+        # By base name: what NVSHMEM, or cuBLASLt, queues on a stream.
         self._queued: dict[str, Callable[..., Any]] = {
             "put": self._put,
             "get": self._get,
@@ -77,6 +79,7 @@ class HostCalls:
             "alltoall": self._alltoall,
             "reduce": self._reduce,
             "reducescatter": self._reducescatter,
+            "gemm": self._products.multiply,
         }
 
     def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
@@ -126,13 +129,16 @@ class HostCalls:
         return copies
 
     def _direct(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[..., Any] | None:
-        """The function that queues the operation on a stream, if NVSHMEM has one."""
+        """The function that queues the operation on a stream, if a library has one."""
         # A value used later is a kernel's argument: scratch memory may be overwritten until then.
         if "timeout_ns" in given or (op.base == "p" and stream is not None):
             return None
         reduces = op.base in ("reduce", "reducescatter")
         if reduces and (given["op"] not in REDUCED or given["src"].dtype.name not in CTYPES):
             return None
+        if op.base == "gemm":
+            empty = not (given["a"].size and given["b"].size)
+            return None if empty or cublaslt.library() is None else self._queued["gemm"]
         if op.base in BY_SIZE and not given["src"].size:
             return None
         return self._queued.get(op.base)

@@ -53,6 +53,7 @@ def install() -> None:
             "nvshmem.bindings": _patch_nvshmem,
             "gpushmem.backends.nvshmem.versions": _patch_versions,
             "gpushmem.backends.nvshmem.backend": _patch_backend,
+            "gpushmem.backends.nvshmem.gpu.cublaslt": _patch_cublaslt,
         }
     )
     _state["installed"] = True
@@ -98,6 +99,13 @@ class _Library:
 
 def _patch_backend(module):
     module._library = _Library
+
+
+def _patch_cublaslt(module):
+    from tests.nvshmem.emulation.cublaslt import Library
+
+    library = Library()
+    module.library = lambda: library
 
 
 def _patch_versions(module):

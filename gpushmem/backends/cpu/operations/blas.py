@@ -17,7 +17,6 @@ import re
 from functools import partial
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -223,14 +222,14 @@ def in_halves(dst, a, b, accumulate):
     in_floats(product, wide_a, wide_b, accumulate)
     for i in range(m):
         for j in range(n):
-            dst[i, j] = np.float16(product[i, j])
+            dst[i, j] = product[i, j]
     libc_free(memory)
 
 
 @intrinsic
 def multiply(typingctx: Any, dst: Any, a: Any, b: Any, accumulate: Any) -> Any:
     """Multiply matrices that fit each other."""
-    body = in_halves if dst.dtype == types.float16 else in_floats
+    body = in_floats if dst.dtype in KINDS else in_halves
     sig = types.void(dst, a, b, types.boolean)
     return sig, lambda context, builder, sig, args: call_device(builder, body, sig, args)
 

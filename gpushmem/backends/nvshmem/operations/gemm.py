@@ -50,6 +50,7 @@ class Tile(NamedTuple):
 # Some 26 KB of shared memory for each. It is static, of which a kernel has 48 KB in all.
 TILES = {
     types.float16: Tile(64, 64, 32, 4, 4, (40, 72, 68), np.float32),
+    types.bfloat16: Tile(64, 64, 32, 4, 4, (40, 72, 68), np.float32),
     types.float32: Tile(64, 64, 16, 4, 4, (20, 68, 68), np.float32),
     types.float64: Tile(32, 32, 32, 4, 2, (34, 34, 34), np.float64),
 }

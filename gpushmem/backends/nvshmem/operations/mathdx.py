@@ -19,6 +19,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from gpushmem import code_store
+from gpushmem.backends.codegen import dtype_name
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.operations.device_calls import Value, data_of, intrinsic
 from gpushmem.errors import ShmemError
@@ -71,7 +72,7 @@ def multiply(dtype: Any) -> Any:
             one = cgutils.alloca_once_value(builder, context.get_constant(sums.dtype, 1))
             given = [one, *tiles[:2], one, tiles[2]]
             kind = ir.FunctionType(ir.VoidType(), [pointer.type for pointer in given])
-            name = f"{PREFIX}{dtype}"
+            name = f"{PREFIX}{dtype_name(dtype)}"
             builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
             return context.get_dummy_value()
 
@@ -102,7 +103,7 @@ SET = {
     "function": 0, "size": 1, "type": 2, "precision": 3, "sm": 4, "execution": 5, "block": 6,
     "leads": 7, "api": 9, "arrangement": 10, "alignment": 11,
 }  # fmt: skip
-PRECISIONS = {"float16": 3, "float32": 5, "float64": 6}
+PRECISIONS = {"bfloat16": 2, "float16": 3, "float32": 5, "float64": 6}
 PRODUCT, REAL, WHOLE_BLOCK, IN_SHARED_MEMORY, BY_ROWS = 0, 0, 1, 0, 1
 SYMBOL_NAME, TARGET_SM, NVRTC_ARGS = 0, 1, 4  # options
 

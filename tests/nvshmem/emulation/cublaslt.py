@@ -1,0 +1,104 @@
+"""What the package calls of cuBLASLt: products, in NumPy, when the stream comes to them.
+
+It takes what cublasLt.h says: matrices by columns, attributes with their sizes in bytes.
+"""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+
+from tests.nvshmem.emulation.stream_ops import device_bytes, on_stream
+
+TYPES = {2: np.float16, 14: ml_dtypes.bfloat16, 0: np.float32, 1: np.float64}
+SIZES = {"MatmulDesc": {3: 4, 4: 4}, "MatmulPreference": {1: 8, 5: 4, 6: 4, 7: 4, 8: 4}}
+MOST = 4 << 20  # bytes of a workspace that a product may take
+
+
+class Library:
+    """`cublasLtXxx` as ctypes calls it; handles are numbers."""
+
+    def __init__(self):
+        self._made, self._numbers = {}, itertools.count(1)
+        self.products = []  # (dtype, m, n, k) of each in the transposed problem
+
+    def __getattr__(self, name):
+        if name.endswith("SetAttribute"):
+            what = name.removeprefix("cublasLt").removesuffix("SetAttribute")
+            return lambda *given: self._set(SIZES[what], *given)
+        raise AttributeError(name)
+
+    def _make(self, out, **what):
+        out._obj.value = number = next(self._numbers)
+        self._made[number] = what
+        return 0
+
+    def cublasLtCreate(self, out):
+        return self._make(out)
+
+    def cublasLtMatmulDescCreate(self, out, compute, scale):
+        if (compute, scale) not in ((68, 0), (70, 1)):
+            return 7
+        return self._make(out, compute=compute)
+
+    def cublasLtMatmulPreferenceCreate(self, out):
+        return self._make(out)
+
+    def cublasLtMatmulPreferenceDestroy(self, preference):
+        del self._made[preference.value]
+        return 0
+
+    def cublasLtMatrixLayoutCreate(self, out, kind, rows, columns, lead):
+        if lead.value < rows.value:
+            return 7
+        return self._make(
+            out, dtype=TYPES[kind], shape=(rows.value, columns.value), lead=lead.value
+        )
+
+    def _set(self, sizes, owner, attribute, value, size):
+        if size.value != sizes[attribute]:
+            return 7
+        self._made[owner.value][attribute] = value._obj.value
+        return 0
+
+    def cublasLtMatmulAlgoGetHeuristic(
+        self, handle, operation, a, b, c, d, preference, wanted, found, number
+    ):
+        most = self._made[preference.value]
+        if min(most[at] for at in (5, 6, 7, 8)) < 2 or most[1] < MOST:
+            return 15
+        found._obj.algorithm[0] = most[5] << 16 | most[6]
+        found._obj.workspace, number._obj.value = MOST, 1
+        return 0
+
+    def cublasLtMatmul(
+        self, handle, operation, alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm,
+        workspace, size, stream,
+    ):  # fmt: skip
+        device_bytes(workspace.value, size.value, "workspace")
+        how = self._made[operation.value]
+        left, right, sums = (self._made[x.value] for x in (of_a, of_b, of_d))
+        for address, power in ((a, algorithm._obj[0] >> 16), (b, algorithm._obj[0] & 0xFFFF)):
+            if address.value % power:
+                return 7
+        one, start = alpha._obj.value, beta._obj.value
+
+        def action():
+            x = _matrix(a.value, left).astype("float64")
+            y = _matrix(b.value, right).astype("float64")
+            to = _matrix(d.value, sums)
+            product = one * ((x.T if how.get(3) else x) @ (y.T if how.get(4) else y))
+            to[...] = product + (start * to.astype("float64") if start else 0)
+
+        self.products.append((sums["dtype"], *sums["shape"]))
+        on_stream(stream.value, action)
+        return 0
+
+
+def _matrix(address, layout):
+    rows, columns = layout["shape"]
+    dtype, lead = np.dtype(layout["dtype"]), layout["lead"]
+    nbytes = ((columns - 1) * lead + rows) * dtype.itemsize
+    flat = device_bytes(address, nbytes, "matmul").view(dtype)
+    strides = dtype.itemsize, lead * dtype.itemsize
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), strides)
