@@ -822,7 +822,7 @@ def unregister(array: Any) -> None:
 
 
 @public
-def stream(priority: int = 0) -> Any:
+def stream(priority: int = 0, *, nonblocking: bool = False) -> Any:
     """Create a stream: work submitted to it runs in order, concurrently with other streams.
 
     On a GPU blocks of a stream with a lower number as `priority` are started before waiting blocks
@@ -834,9 +834,11 @@ def stream(priority: int = 0) -> Any:
     error of a kernel that failed; `synchronize()` and `a.numpy()`, which wait for all streams, do
     the same. Work submitted after a launch that failed, on the same stream, is skipped. Launches
     without a stream use the default stream (0). It waits for all other streams, and they wait for
-    it, as in CUDA. Not collective; a stream is released with the last reference.
+    it, as in CUDA, but for those made with `nonblocking` (cudaStreamNonBlocking). Not collective; a
+    stream is released with the last reference.
     """
-    return current("stream").backend.stream(integer("stream: priority", priority))
+    priority = integer("stream: priority", priority)
+    return current("stream").backend.stream(priority, bool(nonblocking))
 
 
 @public

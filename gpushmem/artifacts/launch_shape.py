@@ -11,7 +11,7 @@ from gpushmem.artifacts.gpu_limits import MAX_THREADS
 from gpushmem.errors import ArgumentError
 
 __all__ = [
-    "AXES", "CLUSTERS", "LIMITS", "PRIORITIES", "LaunchShape", "carveout",
+    "AXES", "CLUSTERS", "LIMITS", "NONBLOCKING", "PRIORITIES", "LaunchShape", "carveout",
     "shape_of",
 ]  # fmt: skip
 
@@ -22,6 +22,7 @@ LIMITS = {
     "grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64), "cluster": (MAX_CLUSTER,) * 3,
 }  # fmt: skip
 PRIORITIES = -5, 0  # of streams: the highest and the lowest, of current GPUs
+NONBLOCKING = 1 << 60  # in the numbers of streams that are not ordered with the default one
 CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}  # Numba's names
 
 Dim = tuple[int, ...]

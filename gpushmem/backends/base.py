@@ -127,9 +127,10 @@ class Backend(Protocol):
     def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
         """Undo `attach`: the buffer is ordinary memory again, with its contents."""
 
-    def stream(self, priority: int) -> Any:
+    def stream(self, priority: int, nonblocking: bool) -> Any:
         """Make a stream: an object with `synchronize()`, which launches and operations take.
 
+        The default stream is ordered with it unless it is `nonblocking`.
         Raises `ArgumentError` for a priority that there is not.
         """
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.gpu_model import LANES
+from gpushmem.artifacts.launch_shape import NONBLOCKING
 from gpushmem.check import log
 from gpushmem.check.accesses import SHARED_MEMORY, Access, other_pe
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
@@ -209,10 +210,11 @@ class _Replay:
         launch = pe.launches[record.launch]
         launch.begun, launch.stamp = launch.submitted.copy(), record.stamp
         for other in pe.ended_before(launch.number, launch.begun):
-            # The default stream, 0, waits for all others, and they for it; -1 is none of them.
-            if -1 not in (launch.stream, other.stream) and (
-                launch.stream == other.stream or 0 in (launch.stream, other.stream)
-            ):
+            # The default stream, 0, waits for all others, and they for it, but for nonblocking
+            # ones; -1 is none of them.
+            streams = {launch.stream, other.stream}
+            blocking = max(streams) < NONBLOCKING
+            if -1 not in streams and (len(streams) == 1 or (0 in streams and blocking)):
                 launch.begun.join(other.ended or Clock())
         launch.begun.forget_threads()
 

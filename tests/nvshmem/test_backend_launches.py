@@ -639,3 +639,18 @@ def refused_capture(me, n):
 def test_capture_is_refused_with_what_captures_there():
     (said,) = host.run(1, refused_capture)
     assert "torch.cuda.graph or cuda.core's GraphBuilder" in said
+
+
+@host.in_pes(1)
+def test_streams_are_ordered_with_the_default_one_unless_they_are_nonblocking(me, n):
+    x = shmem.device_array(4, "int64")
+    one[1, 1](x)
+    for nonblocking in (False, True):
+        stream = shmem.stream(nonblocking=nonblocking)
+        driver.clear()
+        driver.hold(0)
+        one[1, 1](x)
+        one[1, 1, stream](x)
+        assert len(driver.launches()) == nonblocking
+        driver.let_go(0)
+        assert len(driver.launches()) == 2

@@ -262,7 +262,7 @@ def test_plans_on_streams_that_others_wrap(me, n):
     from cuda.core import Device
 
     plan, x = Steps(), shmem.zeros(4)
-    a, b = shmem.stream(), shmem.stream()
+    a, b = (shmem.stream(nonblocking=True) for _ in range(2))
     plan(x)
     driver.hold(a)  # nobody waits for all streams
     plan(x, stream=Wrapped(b))

@@ -498,6 +498,20 @@ def test_the_default_stream_waits_for_others_and_they_for_it():
     assert order == ["other", "default", "late"]
 
 
+def test_a_nonblocking_stream_and_the_default_stream_do_not_wait_for_each_other():
+    device, order, gate = Device(), [], threading.Event()
+    beside, after = device.stream(blocking=False), threading.Event()
+    beside.submit(lambda: gate.wait(10) and order.append("beside"))
+    device.default.submit(lambda: order.append("default") or after.set())
+    assert after.wait(10)
+    device.default.submit(lambda: after.clear() or gate.wait(10) and None)
+    device.stream(blocking=False).submit(lambda: order.append("late") or after.set())
+    assert after.wait(10)
+    gate.set()
+    device.synchronize()
+    assert order == ["default", "late", "beside"]
+
+
 def test_work_and_errors_of_a_stream_nobody_holds_are_not_lost():
     def fails(x):
         raise ValueError("dropped")

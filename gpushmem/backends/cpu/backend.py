@@ -317,9 +317,9 @@ class CpuBackend:
 
     # --- kernels
 
-    def stream(self, priority: int) -> Stream:
+    def stream(self, priority: int, nonblocking: bool) -> Stream:
         integer("stream: priority", priority, *PRIORITIES)
-        return self.follow(self._device.stream())
+        return self.follow(self._device.stream(blocking=not nonblocking))
 
     def follow(self, stream: Stream) -> Stream:
         """Take a stream, of a device that it shares, for one of its own."""

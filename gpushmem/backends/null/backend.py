@@ -143,7 +143,7 @@ class NullBackend:
 
     # --- kernels: none
 
-    def stream(self, priority: int) -> Stream:
+    def stream(self, priority: int, nonblocking: bool) -> Stream:
         integer("stream: priority", priority, *PRIORITIES)
         return Stream()
 

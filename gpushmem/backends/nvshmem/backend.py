@@ -360,8 +360,8 @@ class NvshmemBackend:
 
     # --- kernels
 
-    def stream(self, priority: int) -> Stream:
-        return self._device.new_stream(priority)
+    def stream(self, priority: int, nonblocking: bool) -> Stream:
+        return self._device.new_stream(priority, nonblocking)
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return self._device.wait_stream(stream, other)

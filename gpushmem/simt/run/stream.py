@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
+from gpushmem.artifacts.launch_shape import NONBLOCKING
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.simt.run.kernel import Place, Running, run_hooks, running
 from gpushmem.simt.run.queue import (
@@ -157,14 +158,14 @@ class Queue:
 class Stream:
     """An ordered queue of work; made by `Device.stream()`."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, device: Device, blocking: bool = True) -> None:
+        self.device, self.blocking = device, blocking
         self.queue = Queue(self)
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
         self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
-        self.number = id(self)  # by which a witness knows it
+        self.number = id(self) | (0 if blocking else NONBLOCKING)  # by which a witness knows it
         self._captured: list[Any] | None = None  # what is queued, while it is captured
 
     def submit(self, work: Running | Launches | Copy | Callable[[], object]) -> None:
@@ -235,6 +236,8 @@ class Stream:
         device = self.device
         for other in list(device.busy):
             if other.forget() or other is self or device.default not in (self, other):
+                continue
+            if not (self.blocking and other.blocking):
                 continue
             after = other.queue, other.queue.put_so_far
             if after != self._awaits:
@@ -315,9 +318,12 @@ class Device:
         self.captures: set[Stream] = set()
         self.default = self.stream()
 
-    def stream(self) -> Stream:
-        """Make a stream; its thread ends with the last reference to it."""
-        stream = Stream(self)
+    def stream(self, blocking: bool = True) -> Stream:
+        """Make a stream; its thread ends with the last reference to it.
+
+        Unless it is `blocking` it is not ordered with the default stream.
+        """
+        stream = Stream(self, blocking)
         self._streams.add(stream)
         return stream
 

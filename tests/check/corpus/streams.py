@@ -12,6 +12,23 @@ import gpushmem as shmem
 FIXED = "fixed" in sys.argv
 
 
+def beside_the_default_stream(pes=1):
+    """A stream that is not ordered with the default stream uses what a kernel there writes."""
+
+    @shmem.jit
+    def fill(a):
+        a[cuda.threadIdx.x] = 1  # <- 1
+
+    @shmem.jit
+    def double(a, out):
+        out[cuda.threadIdx.x] = 2 * a[cuda.threadIdx.x]  # <- 2
+
+    a, out = shmem.zeros(64, dtype="int32"), shmem.zeros(64, dtype="int32")
+    beside = shmem.stream(nonblocking=not FIXED)
+    fill[1, 64](a)
+    double[1, 64, beside](a, out)
+
+
 def fence_on_another_stream(pes=2):
     """One kernel puts, and one on another stream calls fence and signals."""
 

@@ -48,7 +48,7 @@ class Product(NamedTuple):
     """A product that has been described: cuBLASLt's handles, and the way that it has found."""
 
     operation: handle
-    layouts: tuple[handle, handle, handle]  # of b, a and dst
+    layouts: tuple[handle, ...]  # of b, a and dst
     found: Found
     scalar: Any  # the type of factors
 

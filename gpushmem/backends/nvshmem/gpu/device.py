@@ -104,12 +104,15 @@ class Device:
 
     # --- streams
 
-    def new_stream(self, priority: int = 0) -> Stream:
-        """A stream that does not wait for the default one; raises for a priority there is not."""
+    def new_stream(self, priority: int = 0, nonblocking: bool = True) -> Stream:
+        """Make a stream, which waits for the default one unless it is `nonblocking`.
+
+        Raises `ArgumentError` for a priority that there is not.
+        """
         self.enter()
         least, greatest = check(driver.cuCtxGetStreamPriorityRange(), "stream")
         integer("stream: priority", priority, greatest, least)
-        options = StreamOptions(nonblocking=True, priority=priority)
+        options = StreamOptions(nonblocking=nonblocking, priority=priority)
         stream = Stream(self, self.cuda.create_stream(options=options))
         self._streams.add(stream)
         return stream
