@@ -292,6 +292,9 @@ def arguments_of(op, n):
         "value": value, "cond": 3, "cmp": shmem.CMP_GE, "team": shmem.TEAM_WORLD,
         "dst_stride": 2, "src_stride": 1, "nelems": 2, **several,
     }  # fmt: skip
+    if op.base == "gemm":
+        known = {name: shmem.full((4, 4), POISON, "float32") for name in ("dst", "a", "b")}
+        known["accumulate"] = False
     return {name: known[name] for name in op.params if name in known}
 
 

@@ -149,7 +149,7 @@ def test_large_copies_go_in_pieces(me, n):
 @host.job
 def first_launches(me, n):
     """A launch that was not preloaded waits for all that runs: CUDA may, so the emulation does."""
-    x, stream = shmem.zeros(4), shmem.stream()
+    x, stream = shmem.zeros(4), shmem.stream(nonblocking=True)
     driver.hold(stream)
     with pytest.raises(Exception, match=r"LAUNCH_TIMEOUT|waits for"):
         one[1, 1](x)

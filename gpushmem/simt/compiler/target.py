@@ -279,10 +279,12 @@ class SimtBuilder(ir.IRBuilder):
     def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
         # numba-cuda's functions of small floats allocate where they are called: in a loop of quick
         # code each turn would take more of the stack.
-        if size is None:
-            with self.goto_entry_block():
-                return super().alloca(typ, name=name)
-        return super().alloca(typ, size, name)
+        entry = self.function.entry_basic_block
+        if size is not None or self.block is entry:
+            return super().alloca(typ, size, name)
+        made = ir.AllocaInstr(entry, typ, None, name)
+        entry.instructions.insert(0, made)
+        return made
 
     def load(self, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
         if self.simt_observe is not None and _is_memory(ptr):
