@@ -903,6 +903,7 @@ def tuning() -> Tuning:
     about = registry.about(current("tuning").backend.name)
     found = (settings.get("GPUSHMEM_CHECK") and about.recorded) or about.tuning
     job = current_job()
+    found = current("tuning").backend.tuned(found)
     return found if job is None or job.n_nodes == 1 else found.over_a_network()
 
 

@@ -51,7 +51,10 @@ def send_to_others(x, apart, first, last, boxes, signals, near, team, epoch):
 
 @shmem.jit(collective=True)
 def exchange(x, out, size, apart, piece, inbox, arrived, near, team, epochs):
-    """`out` (n * size,) gets the parts that all have sent; `apart` is 0 if they are all of `x`."""
+    """`out` (n * size,) gets the parts that all have sent; `apart` is 0 if they are all of `x`.
+
+    Then `x` and `out` may be shorter: what they lack of the last parts is not sent.
+    """
     epoch, b = begin(epochs), cuda.blockIdx.x
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     lower, upper = part_of(size, cuda.gridDim.x, b)
@@ -65,7 +68,7 @@ def exchange(x, out, size, apart, piece, inbox, arrived, near, team, epochs):
             source = (me + n - k) % n
             wait_for(signals[source:], epoch)
             place = out[source * size + first : source * size + last]
-            shmem.copy_block(place, boxes[source][: last - first])
+            shmem.copy_block(place, boxes[source][: place.size])
         epoch += 1
     end_at(epochs, epoch - 1)
 

@@ -32,6 +32,9 @@ and so many tiles in a shard or chunk:
     gemm + reduce-scatter   (P - 1) m n S          (P - 1) tiles        P m n k
     gemm + all-reduce       2 (P - 1) m n S / P    2 (P - 1) tiles      m n k
 
+That is `method="kernel"`. For large products on GPUs there is `method="library"`, see `gemm_beside`:
+the tiles are whole shards and chunks, and a message is what a block sends of one.
+
 To divide products and their communication into tiles, and do both in one kernel, is the idea of
 Flux: Chang et al., "FLUX: Fast Software-based Communication Overlap On GPUs Through Kernel Fusion",
 arXiv:2406.06858, 2024. That a compiler can find such overlaps was shown by CoCoNet: Jangda et al.,
@@ -44,6 +47,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.gemm_beside import AllReduceBeside, GatherBeside, ScatterBeside
 from gpushmem.kernels.parts import (
     begin,
     complete,
@@ -241,11 +245,18 @@ class Gemm(Plan):
 
     def __init__(
         self, m: int, n: int, k: int, dtype: Any, team: Any, *, tile: tuple[int, int] | None,
-        blocks: int | None, threads: int | None,
+        method: str | None, products: int, blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
+        name, most = type(self).__name__, shmem.tuning().kernel_products
+        by_size = "kernel" if tile or most is None or products <= most else "library"
+        self.method = by_size if method is None else method
+        if self.method not in METHODS:
+            raise shmem.ArgumentError(
+                f"{name}: method is {method!r}; it can be {', '.join(map(repr, METHODS))}"
+            )
+        self.moves = self.method == "library"
         super().__init__(team, blocks=blocks, threads=threads)
         self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
-        name = type(self).__name__
         if self.dtype.name not in DTYPES:
             raise shmem.ArgumentError(
                 f"{name}: dtype is {self.dtype}; it can be {', '.join(DTYPES)}"
@@ -269,7 +280,8 @@ class Gemm(Plan):
         self.expect("out", out, (rows_out, self.n), self.dtype)
 
 
-DTYPES = "float16", "float32", "float64"
+DTYPES = "float16", "bfloat16", "float32", "float64"
+METHODS = "kernel", "library"
 
 
 class AllGatherGemm(Gemm):
@@ -277,18 +289,31 @@ class AllGatherGemm(Gemm):
 
     `a` (m, k) is this PE's shard, contiguous; `b` (k, n) is its own; `out` (P m, n) is for the
     product of all P PEs' shards, one below the other, with `b`; `gathered` (P m, k) is for these
-    shards themselves, if they are wanted. They are device arrays of `dtype`: float16, float32 or
-    float64; what `gemm_block` says of strides holds of `b` and `out`. `tile`
-    is the rows and columns that are multiplied, and the rows that are sent, in one piece; with
-    rows for several shards these are multiplied together. It is the same on all PEs. The workspace
-    is 2 P m k elements. Other strides of `a` are refused when the kernel is compiled.
+    shards themselves, if they are wanted. They are device arrays of `dtype`: float16,
+    bfloat16, float32 or float64; what `gemm_block` says of strides holds of `b` and `out`. `method`
+    is "kernel" or "library", see the module; by default what suits the size on this backend, and
+    "kernel" if there is a `tile`: the rows and columns that are multiplied, and the rows that are
+    sent, in one piece; with rows for several shards these are multiplied together. Both are the
+    same on all PEs. The workspace is 2 P m k elements, of "library" P m k. Other strides of `a` are
+    refused when the kernel is compiled.
     """
 
     def __init__(
         self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
-        tile: tuple[int, int] | None = None, blocks: int | None = None, threads: int | None = None,
+        tile: tuple[int, int] | None = None, method: str | None = None, blocks: int | None = None,
+        threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(m, n, k, dtype, team, tile=tile, blocks=blocks, threads=threads)
+        products = max(team.n_pes, 1) * m * n * k
+        super().__init__(
+            m, n, k, dtype, team, tile=tile, method=method, products=products, blocks=blocks,
+            threads=threads,
+        )  # fmt: skip
+        self._beside = GatherBeside(self) if self.method == "library" else None
+        if self._beside is None:
+            self._prepare(m, n, k)
+
+    def _prepare(self, m: int, n: int, k: int) -> None:
+        """Make what the kernel needs."""
         rows, columns = self.tile
         self.group = max(1, min(self.n_pes, rows // max(m, 1)))
         self.tiles = parts(m, rows)
@@ -298,7 +323,7 @@ class AllGatherGemm(Gemm):
             self.group,
         )
         self._workspace = (
-            self.boxes(self.n_pes * m, k, dtype=dtype), self.signals(self.n_pes, self.tiles)
+            self.boxes(self.n_pes * m, k, dtype=self.dtype), self.signals(self.n_pes, self.tiles)
         )  # fmt: skip
         self._no_rows = self._workspace[0][0][:0]
         first, last = self.my_pe * m, (self.my_pe + 1) * m
@@ -316,16 +341,19 @@ class AllGatherGemm(Gemm):
         `ArgumentError` if a shape or dtype is not the plan's.
         """
         self.expect_all(a, b, out, self.m, self.n_pes * self.m)
-        if gathered is None:
-            gathered = self._no_rows
-        else:
+        if gathered is not None:
             self.expect("gathered", gathered, (self.n_pes * self.m, self.k), self.dtype)
-        self.launch(all_gather_gemm, stream, a, b, out, gathered, *self._workspace, *self._sizes)
+        if self._beside is not None:
+            self._beside(a, b, out, gathered, stream)
+            return
+        whole = self._no_rows if gathered is None else gathered
+        self.launch(all_gather_gemm, stream, a, b, out, whole, *self._workspace, *self._sizes)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends to others in a call."""
         others = self.n_pes - 1
-        return others * self.m * self.k * self.dtype.itemsize, others * self.tiles
+        nbytes = others * self.m * self.k * self.dtype.itemsize
+        return nbytes, self._beside.messages if self._beside else others * self.tiles
 
 
 class Reducing(Gemm):
@@ -333,23 +361,42 @@ class Reducing(Gemm):
 
     def __init__(
         self, rows: int, m: int, n: int, k: int, dtype: Any, team: Any,
-        tile: tuple[int, int] | None, direct: bool | None, *,
+        tile: tuple[int, int] | None, direct: bool | None, method: str | None, *,
         blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
-        self.share = share = max(1, -(-rows // max(team.n_pes, 1)))
-        super().__init__(m, n, k, dtype, team, tile=tile, blocks=blocks, threads=threads)
+        self.share = max(1, -(-rows // max(team.n_pes, 1)))
+        super().__init__(
+            m, n, k, dtype, team, tile=tile, method=method, products=rows * n * k, blocks=blocks,
+            threads=threads,
+        )  # fmt: skip
         self.direct = self.reachable if direct is None else direct
         if self.direct and not self.reachable:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: direct=True, but not all members of the team are in "
                 "TEAM_SHARED; leave it out"
             )
-        tile_rows, tile_columns = even(share, self.tile[0]), even(n, self.tile[1])
-        self.tiles = parts(share, self.tile[0]) * parts(n, self.tile[1])
+        self._beside: ScatterBeside | None = None
+        if self.method == "library":
+            self._beside = self._of_library(self)
+        else:
+            self._prepare(n)
+
+    _of_library: type[ScatterBeside]
+
+    def _run(self, kernel: Any, a: Any, b: Any, out: Any, stream: Any) -> None:
+        if self._beside is not None:
+            self._beside(a, b, out, stream)
+        else:
+            self.launch(kernel, stream, a, b, out, *self._workspace)
+
+    def _prepare(self, n: int) -> None:
+        """Make what the kernel needs."""
+        tile_rows, tile_columns = even(self.share, self.tile[0]), even(n, self.tile[1])
+        self.tiles = parts(self.share, self.tile[0]) * parts(n, self.tile[1])
         self.tile_size = tile_rows * tile_columns
         self._workspace: tuple[Any, ...] = (
-            share, tile_rows, tile_columns, self.tiles, self.direct,
-            self.memory(self.blocks, self.tile_size, dtype=dtype), *self._tiles_of_all(),
+            self.share, tile_rows, tile_columns, self.tiles, self.direct,
+            self.memory(self.blocks, self.tile_size, dtype=self.dtype), *self._tiles_of_all(),
         )  # fmt: skip
 
     def _tiles_of_all(self) -> tuple[Any, Any]:
@@ -363,20 +410,26 @@ class GemmReduceScatter(Reducing):
 
     `a` (P m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for its
     part, of m rows, of the sum of all P PEs' `a @ b`. They are device arrays of `dtype`: float16,
-    float32 or float64; what `gemm_block` says of strides holds of all three. Products are rounded
-    to `dtype` before they are summed up, in `dtype`, in the order of the PEs. `tile` is the rows
-    and columns that are multiplied and sent in one piece. `direct` is whether products are stored
-    to the owner's memory; by default where that can be. Both are the same on all PEs. The
-    workspace of a block is 2 P + 1 tiles.
+    bfloat16, float32 or float64; what `gemm_block` says of strides holds of all three. Products are
+    rounded to `dtype` before they are summed up, in the order of the PEs. `method` is "kernel" or
+    "library", see the module; by default what suits the size on this backend, and "kernel" if there
+    is a `tile`: the rows and columns that are multiplied and sent in one piece. `direct` is whether
+    a kernel stores products to the owner's memory; by default where that can be. All are the same
+    on all PEs. The
+    workspace of a block is 2 P + 1 tiles, that of "library" 2 P m n elements.
     """
+
+    _of_library = ScatterBeside
 
     def __init__(
         self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
-        tile: tuple[int, int] | None = None, direct: bool | None = None,
+        tile: tuple[int, int] | None = None, direct: bool | None = None, method: str | None = None,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        rows = m * max(team.n_pes, 1)
-        super().__init__(rows, m, n, k, dtype, team, tile, direct, blocks=blocks, threads=threads)
+        super().__init__(
+            m * max(team.n_pes, 1), m, n, k, dtype, team, tile, direct, method, blocks=blocks,
+            threads=threads,
+        )  # fmt: skip
 
     def __call__(self, a: Any, b: Any, *, out: Any, stream: Any = 0) -> None:
         """Set `out` to this PE's rows; asynchronous, in `stream`'s order.
@@ -385,12 +438,13 @@ class GemmReduceScatter(Reducing):
         `ArgumentError` if a shape or dtype is not the plan's.
         """
         self.expect_all(a, b, out, self.n_pes * self.m, self.m)
-        self.launch(gemm_reduce_scatter, stream, a, b, out, *self._workspace)
+        self._run(gemm_reduce_scatter, a, b, out, stream)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends in a call."""
         others = self.n_pes - 1
-        return others * self.m * self.n * self.dtype.itemsize, others * self.tiles
+        messages = self._beside.messages if self._beside else others * self.tiles
+        return others * self.m * self.n * self.dtype.itemsize, messages
 
 
 class GemmAllReduce(Reducing):
@@ -399,15 +453,22 @@ class GemmAllReduce(Reducing):
     `a` (m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for the
     sum of all PEs' `a @ b`, the same bits on every PE. The rows are divided over the PEs, as evenly
     as can be, to be summed up. The rest is as of `GemmReduceScatter`; the workspace of a block is
-    4 P + 1 tiles.
+    4 P + 1 tiles, that of "library" 2 m n elements and 2 P pieces a block.
     """
+
+    _of_library = AllReduceBeside
 
     def __init__(
         self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
-        tile: tuple[int, int] | None = None, direct: bool | None = None,
+        tile: tuple[int, int] | None = None, direct: bool | None = None, method: str | None = None,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(m, m, n, k, dtype, team, tile, direct, blocks=blocks, threads=threads)
+        super().__init__(
+            m, m, n, k, dtype, team, tile, direct, method, blocks=blocks, threads=threads
+        )
+
+    def _prepare(self, n: int) -> None:
+        super()._prepare(n)
         self._workspace += self._tiles_of_all()
 
     def __call__(self, a: Any, b: Any, *, out: Any, stream: Any = 0) -> None:
@@ -417,13 +478,13 @@ class GemmAllReduce(Reducing):
         `ArgumentError` if a shape or dtype is not the plan's.
         """
         self.expect_all(a, b, out, self.m, self.m)
-        self.launch(gemm_all_reduce, stream, a, b, out, *self._workspace)
+        self._run(gemm_all_reduce, a, b, out, stream)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends in a call, at most: the last chunk may be smaller."""
         others = self.n_pes - 1
         nbytes = others * self.share * self.n * self.dtype.itemsize
-        return 2 * nbytes, 2 * others * self.tiles
+        return 2 * nbytes, self._beside.messages if self._beside else 2 * others * self.tiles
 
 
 def reference_gathered(

@@ -43,7 +43,7 @@ __all__ = ["SLOTS", "Plan"]
 SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
-BOUND = 8  # launches that a plan remembers
+BOUND = 64  # launches that a plan remembers
 
 
 class Bound(NamedTuple):
@@ -96,7 +96,7 @@ class Plan:
                 f"{type(self).__name__}: {self.blocks} blocks of {self.threads} threads cannot be: "
                 f"at most {MOST_BLOCKS} of {MOST_THREADS}"
             )
-        self._epochs = shmem.to_device(np.zeros(self.blocks, "int64"))
+        self._epochs = self.epochs()
         self.inboxes: list[Any] = []  # all that `boxes` made
         self._memory: list[Any] = []
         self._arena = USED.get()
@@ -105,6 +105,10 @@ class Plan:
         self._flat: dict[int, tuple[Any, Any]] = {}  # by id: arrays, with one axis
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
         self._bound: dict[Any, Bound] = {}  # by kernel and arguments
+
+    def epochs(self) -> Any:
+        """The number of the last call, for each block."""
+        return shmem.to_device(np.zeros(self.blocks, "int64"))
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
         """Memory for others to write to: an array (SLOTS, *shape)."""
@@ -164,25 +168,35 @@ class Plan:
 
     def launch(self, kernel: Any, stream: Any, *args: Any) -> None:
         """Launch a kernel for the next call; its last two arguments are the team and the epochs."""
+        self.on(stream)
+        self.launch_as((self.blocks, self.threads, stream), self._epochs, kernel, *args)
+
+    def on(self, stream: Any) -> None:
+        """Let what this call launches on `stream` follow the call before, whichever its stream."""
         if not self.team:
             raise shmem.TeamError(f"{type(self).__name__}: this PE is not in the plan's team")
         if stream is not self._stream:
             if self._stream is None or shmem.wait_stream(stream, self._stream):
                 self._bound.clear()
             self._stream = stream
+
+    def launch_as(self, shape: tuple[int, int, Any], epochs: Any, kernel: Any, *args: Any) -> None:
+        """As `launch`, with blocks, threads and stream, and with other epochs, one for each block.
+
+        A kernel has one shape, and one stream, between two calls of `on` with different streams.
+        """
         key = (kernel, *map(id, args))  # of objects that are alive, since it is bound to them
         known = self._bound.get(key)
         if known is None or any_released(known.arrays):
             if len(self._bound) >= BOUND:
                 del self._bound[next(iter(self._bound))]
-            known = self._bound[key] = self._bind(kernel, stream, args)
+            known = self._bound[key] = self._bind(kernel[shape], epochs, args)
         known.launch()
 
-    def _bind(self, kernel: Any, stream: Any, args: tuple[Any, ...]) -> Bound:
+    def _bind(self, launch: Any, epochs: Any, args: tuple[Any, ...]) -> Bound:
         given = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
-        launch = kernel[self.blocks, self.threads, stream]
         arrays = [x for x in given if isinstance(x, shmem.DeviceArray)]
-        return Bound(args, arrays, launch.bind(*given, self.team, self._epochs))
+        return Bound(args, arrays, launch.bind(*given, self.team, epochs))
 
     def flat(self, x: Any) -> Any:
         """Return an array as one of one axis; the same object for the same array."""

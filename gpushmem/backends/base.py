@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gpushmem.backends.properties import Tuning
 from gpushmem.ops import Op
 
 __all__ = ["GAP", "Backend", "Config", "DeviceFunction", "Shape"]
@@ -133,6 +134,9 @@ class Backend(Protocol):
         The default stream is ordered with it unless it is `nonblocking`.
         Raises `ArgumentError` for a priority that there is not.
         """
+
+    def tuned(self, tuning: Tuning) -> Tuning:
+        """How to launch on this machine, which may lack what `tuning` takes for granted."""
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         """Order `stream` after `other`, whatever launches take as one; False: they are the same."""

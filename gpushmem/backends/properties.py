@@ -21,7 +21,9 @@ class Tuning:
     `threads` of a block, `moving_threads` of one that copies and adds up, and multiplies nothing;
     `blocks` of a grid; `piece_bytes`, what is sent, and then waited for, in one piece; `tile`, rows
     and columns of a product of matrices that is sent as soon as it is made; `product_rows`, rows of
-    a product that is not sent, all columns at once, or 0 where a `tile` is best for these, too.
+    a product that is not sent, all columns at once, or 0 where a `tile` is best for these, too;
+    `kernel_products`, how many products of two numbers a kernel that multiplies may have to be
+    better than the library beside one that sends, None where it always is.
     Plans use it for what the user does not set.
     """
 
@@ -31,6 +33,7 @@ class Tuning:
     piece_bytes: int
     tile: tuple[int, int]
     product_rows: int
+    kernel_products: int | None = None
 
     def over_a_network(self) -> Tuning:
         """The same with blocks of whole warps, which operations between nodes need."""

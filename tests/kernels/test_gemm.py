@@ -9,7 +9,7 @@ import gpushmem as shmem
 from tests.pes import on_several_nodes, repeated, some_of, to_send, whole_warps
 
 # One element's error: that of products of normal numbers with k up to 70, summed over 8 PEs.
-TOLERANCE = {"float16": 0.25, "float32": 1e-4, "float64": 1e-12}
+TOLERANCE = {"bfloat16": 2, "float16": 0.25, "float32": 1e-4, "float64": 1e-12}
 PLANS = {
     "all-gather": AllGatherGemm, "reduce-scatter": GemmReduceScatter, "all-reduce": GemmAllReduce,
 }  # fmt: skip
@@ -82,6 +82,10 @@ def many_cases(few):
                 name, m, n, k, dtype, tile=tile, direct=(None, False)[case // 2 % 2],
                 blocks=blocks, threads=threads,
             )  # fmt: skip
+        for case, (m, n, k) in enumerate(SIZES[:: 2 if few else 1]):
+            blocks, threads = launches[case % len(launches)]
+            dtype = ("bfloat16", *dtypes)[case % (1 + len(dtypes))]
+            run(name, m, n, k, dtype, method="library", blocks=blocks, threads=threads)
     bits = run("all-reduce", 45, 50, 31, "float32", tile=(7, 16), blocks=2).tobytes()
     shmem.finalize()
     return bits
@@ -101,13 +105,15 @@ def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
             rows = 6 * n_pes if name == "all-gather" else 6
             wide_b = shmem.to_device(np.hstack([b, b]))
             wide_out = shmem.to_device(np.full((rows, 20), -1.0))
-            with kind(m=6, n=10, k=8, dtype="float64", tile=(4, 4)) as plan:
-                plan(to_send(a), wide_b[:, 10:], out=wide_out[:, 5:15])
-                got = wide_out.numpy()
-            want = expected(name, 6, 10, 8, "float64", me, n_pes)
-            np.testing.assert_allclose(got[:, 5:15], want, rtol=0, atol=1e-12)
-            assert (got[:, :5] == -1).all()
-            assert (got[:, 15:] == -1).all()
+            for how in ({"tile": (4, 4)}, {"method": "library"}):
+                wide_out.copy_from(-1)
+                with kind(m=6, n=10, k=8, dtype="float64", **how) as plan:
+                    plan(to_send(a), wide_b[:, 10:], out=wide_out[:, 5:15])
+                    got = wide_out.numpy()
+                want = expected(name, 6, 10, 8, "float64", me, n_pes)
+                np.testing.assert_allclose(got[:, 5:15], want, rtol=0, atol=1e-12)
+                assert (got[:, :5] == -1).all()
+                assert (got[:, 15:] == -1).all()
         shmem.finalize()
 
     run_pes(body, 2)
@@ -122,6 +128,9 @@ DIRECT = on_several_nodes("stores do not reach all members")
     [
         pytest.param("all-gather", {"tile": (2, 3)}, marks=pytest.mark.sweep),
         ("all-gather", {"tile": (6, 5)}),  # two shards together, and one alone
+        ("all-gather", {"method": "library"}),
+        pytest.param("reduce-scatter", {"method": "library"}, marks=pytest.mark.sweep),
+        ("all-reduce", {"method": "library"}),
         pytest.param("reduce-scatter", {"tile": (2, 3), "direct": True}, marks=DIRECT),
         pytest.param("reduce-scatter", {"tile": (2, 3), "direct": False}, marks=pytest.mark.sweep),
         pytest.param(
@@ -204,10 +213,12 @@ def test_what_does_not_fit(run_pes):
         shmem.init()
         sizes = {"m": 4, "n": 5, "k": 6, "dtype": "float32"}
         for kind in PLANS.values():
-            with pytest.raises(shmem.ArgumentError, match="int32; it can be float16, float32, fl"):
+            with pytest.raises(shmem.ArgumentError, match="int32; it can be float16, bfloat16, fl"):
                 kind(**{**sizes, "dtype": "int32"})
             with pytest.raises(shmem.ArgumentError, match="4, -5, 6; they cannot be negative"):
                 kind(**{**sizes, "n": -5})
+            with pytest.raises(shmem.ArgumentError, match="'blas'; it can be 'kernel', 'library'"):
+                kind(**sizes, method="blas")
             with pytest.raises(shmem.ArgumentError, match=r"tile is \(0, 5\); it is ro"):
                 kind(**sizes, tile=(0, 5))
             plan = kind(**sizes)

@@ -36,6 +36,7 @@ from gpushmem.backends.host.call_checks import check_buffer
 from gpushmem.backends.host.event_readers import Readers
 from gpushmem.backends.host.host_kernels import no_modules
 from gpushmem.backends.operation_errors import ENDED, no_stream
+from gpushmem.backends.properties import Tuning
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.deadlock_detection import Late, Watch
 from gpushmem.diagnosis.host_polling import Asking
@@ -449,6 +450,9 @@ class CpuBackend:
         answer = self._do(op, arguments)
         self._asking.note(op, arguments.get("pe"), answer)
         return answer
+
+    def tuned(self, tuning: Tuning) -> Tuning:
+        return tuning
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         two = self._stream(stream) is not self._stream(other)

@@ -23,6 +23,7 @@ from gpushmem.backends.host.host_kernels import no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.backends.operation_errors import no_stream
+from gpushmem.backends.properties import Tuning
 from gpushmem.errors import (
     BackendUnavailable,
     HeapExhausted,
@@ -146,6 +147,9 @@ class NullBackend:
     def stream(self, priority: int, nonblocking: bool) -> Stream:
         integer("stream: priority", priority, *PRIORITIES)
         return Stream()
+
+    def tuned(self, tuning: Tuning) -> Tuning:
+        return tuning
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return (stream or None) is not (other or None)  # nothing is ever queued

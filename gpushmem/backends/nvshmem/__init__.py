@@ -3,7 +3,8 @@
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.properties import About, Tuning
 
-# A tile is of a size that a block multiplies well.
+# A tile is of a size that a block multiplies well. A call with the library has some 20 launches,
+# 60 us; a kernel that multiplies reaches a tenth of the library's rate: so they are equal at 2^32.
 TUNING = Tuning(
     threads=128,
     moving_threads=512,
@@ -11,6 +12,7 @@ TUNING = Tuning(
     piece_bytes=64 << 10,
     tile=(128, 128),
     product_rows=0,
+    kernel_products=1 << 32,
 )
 
 ABOUT = About(

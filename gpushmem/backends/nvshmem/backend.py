@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ from gpushmem.backends.host.call_checks import (
 from gpushmem.backends.host.host_kernels import ask_smem
 from gpushmem.backends.nvshmem import clock, mps, transport
 from gpushmem.backends.nvshmem.external_buffers import check_external
-from gpushmem.backends.nvshmem.gpu import modules
+from gpushmem.backends.nvshmem.gpu import cublaslt, modules
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import NOTICE, Device, Stream, say
 from gpushmem.backends.nvshmem.gpu.driver_errors import check
@@ -43,6 +44,7 @@ from gpushmem.backends.nvshmem.teams import Teams
 from gpushmem.backends.nvshmem.trace.host_tracing import tracer
 from gpushmem.backends.nvshmem.trace.nvtx import named
 from gpushmem.backends.operation_errors import different_calls
+from gpushmem.backends.properties import Tuning
 from gpushmem.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -362,6 +364,9 @@ class NvshmemBackend:
 
     def stream(self, priority: int, nonblocking: bool) -> Stream:
         return self._device.new_stream(priority, nonblocking)
+
+    def tuned(self, tuning: Tuning) -> Tuning:
+        return tuning if cublaslt.library() else replace(tuning, kernel_products=None)
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return self._device.wait_stream(stream, other)
