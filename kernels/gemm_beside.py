@@ -312,6 +312,8 @@ class AllReduceBeside(ScatterBeside):
         plan, whole = self.plan, self.plan.flat(out)
         size = plan.share * plan.n
         mine = self._by_rows(whole, size)[self.me]
+        if not plan.reachable:  # then it is sent from the plan's own memory
+            mine = self._by_rows(self._products[self.me][: mine.size], mine.size)[0]
         self._scatter(a, b, mine, stream)
         given = mine, whole, size, 0, self._piece, self._boxes, self._signals, plan.reachable
         shape = plan.blocks, plan.threads, stream

@@ -73,10 +73,12 @@ def collective(kind):
         plan(x, **out)
 
 
-def product(kind, rows_a, rows_out, direct=True):
+def product(kind, rows_a, rows_out, direct=True, method="kernel"):
     n = shmem.n_pes()
     options = {} if direct else {"direct": False}
-    plan = kind(m=6, n=9, k=4, dtype=F4, tile=(2, 5), **GPU, **options)
+    if method == "kernel":
+        options["tile"] = 2, 5
+    plan = kind(m=6, n=9, k=4, dtype=F4, method=method, **GPU, **options)
     a, b = array(6 * (n if rows_a else 1), 4), array(4, 9)
     out = array(6 * (n if rows_out else 1), 9)
     for _ in range(CALLS):
@@ -179,6 +181,9 @@ RUNS = {
     "gemm_reduce_scatter": (product, GemmReduceScatter, True, False),
     "gemm_all_reduce": (product, GemmAllReduce, False, False),
     "gemm_sent": (product, GemmReduceScatter, True, False, False),
+    "gather_beside": (product, AllGatherGemm, False, True, True, "library"),
+    "scatter_beside": (product, GemmReduceScatter, True, False, True, "library"),
+    "reduce_beside": (product, GemmAllReduce, False, False, True, "library"),
     "jacobi2": (jacobi, (8, 9), None, True),
     "jacobi3": (jacobi, (6, 5, 7), (1, 3, 1), False),
     "jacobi_one_block": (jacobi, (8, 9), (1, 3), True, 1),
