@@ -17,12 +17,12 @@ from gpushmem.runtime import (
     alloc_bytes as alloc_bytes, array as array, capture as capture,
     device_array as device_array, empty as empty, finalize as finalize, free as free,
     full as full, heap_stats as heap_stats, init as init, init_module as init_module,
-    is_initialized as is_initialized, on_device as on_device, ones as ones,
-    qp_create as qp_create, register as register, register_symmetric as register_symmetric,
-    session as session, set_timeout as set_timeout, stats as stats, stream as stream,
-    synchronize as synchronize, to_device as to_device, trace_range as trace_range,
-    tuning as tuning, unregister as unregister, unregister_symmetric as unregister_symmetric,
-    wait_stream as wait_stream, zeros as zeros,
+    is_capturing as is_capturing, is_initialized as is_initialized, on_device as on_device,
+    ones as ones, qp_create as qp_create, register as register,
+    register_symmetric as register_symmetric, session as session, set_timeout as set_timeout,
+    stats as stats, stream as stream, synchronize as synchronize, to_device as to_device,
+    trace_range as trace_range, tuning as tuning, unregister as unregister,
+    unregister_symmetric as unregister_symmetric, wait_stream as wait_stream, zeros as zeros,
 )
 from gpushmem.backends.properties import Tuning as Tuning
 from gpushmem.kernel import jit as jit, preload as preload

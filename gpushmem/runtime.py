@@ -846,12 +846,22 @@ def wait_stream(stream: Any, other: Any) -> bool:
     """Let what is queued on `stream` from now on wait for what is queued on `other` so far.
 
     Both are anything that launches take as a stream. Returns whether they are two streams; if they
-    are one, as two wrappers of it are, nothing is done. On a GPU the host does not wait. In a CUDA
-    graph's capture only streams of the same capture are ordered: what comes before the graph's
-    launches is for who launches it. Not collective. PyTorch: `Stream.wait_stream`; CUDA:
+    are one, as two wrappers of it are, nothing is done. The host does not wait. If `other` is being
+    captured for a graph, `stream` joins the capture, until it ends; on GPUs it has to be waited for
+    again before that. A captured stream does not wait for one that is not: what comes before the
+    graph's launches is for who launches it. Not collective. PyTorch: `Stream.wait_stream`; CUDA:
     cudaEventRecord, cudaStreamWaitEvent.
     """
     return bool(current("wait_stream").backend.wait_stream(stream, other))
+
+
+@public
+def is_capturing(stream: Any) -> bool:
+    """Whether a stream is being captured: what is queued on it does not run now.
+
+    Not collective. CuPy: `Stream.is_capturing`; CUDA: cudaStreamIsCapturing.
+    """
+    return bool(current("is_capturing").backend.is_capturing(stream))
 
 
 @public

@@ -364,7 +364,7 @@ class Reducing(Gemm):
         tile: tuple[int, int] | None, direct: bool | None, method: str | None, *,
         blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
-        self.share = max(1, -(-rows // max(team.n_pes, 1)))
+        self.rows, self.share = rows, max(1, -(-rows // max(team.n_pes, 1)))
         super().__init__(
             m, n, k, dtype, team, tile=tile, method=method, products=rows * n * k, blocks=blocks,
             threads=threads,

@@ -23,6 +23,8 @@ After Flux (see `gemm`) and the asynchronous tensor parallelism of PyTorch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gpushmem.kernels.all_reduce import most_in_piece, part_size
@@ -178,6 +180,17 @@ class Beside:
         """How many this PE sends in a call."""
         return (self.n - 1) * int(self.plan.blocks)
 
+    @contextmanager
+    def _after(self, stream: Any) -> Iterator[None]:
+        """Queue a call; if the caller's stream is captured, so is the second one."""
+        self.plan.on(stream)
+        captured = shmem.is_capturing(stream)
+        if captured:
+            shmem.wait_stream(self._stream, stream)
+        yield
+        if captured:
+            shmem.wait_stream(stream, self._stream)
+
     def _beside(self, kernel: Any, *args: Any) -> None:
         """Launch a kernel on the second stream."""
         shape = self.plan.blocks, self.plan.threads, self._stream
@@ -220,19 +233,19 @@ class GatherBeside(Beside):
         a, b, out = map(plan.on_device, ("a", "b", "out"), (a, b, out))
         outs = self._by_rows(out, plan.m)
         signals = self._arrived, self._taken
-        plan.on(stream)
         flat = plan.flat(a)
         whole = None if gathered is None else plan.flat(gathered)
-        self._step(stream, made, 0, self._ready)
-        self._beside(send_shard, flat, inbox, *signals, self._ready, self._sent)
-        for k in range(self.n):
-            source = (self.me + k) % self.n
-            if k > 0:
-                self._step(stream, next_shard, k, *signals, self._sent)
-            shmem.gemm(outs[source], self._shards[source] if k else a, b, False, stream=stream)
-            if whole is not None:
-                self._grid(stream, copy_shard, k, flat, whole, inbox)
-        self._step(stream, next_shard, self.n, *signals, self._sent)
+        with self._after(stream):
+            self._step(stream, made, 0, self._ready)
+            self._beside(send_shard, flat, inbox, *signals, self._ready, self._sent)
+            for k in range(self.n):
+                source = (self.me + k) % self.n
+                if k > 0:
+                    self._step(stream, next_shard, k, *signals, self._sent)
+                shmem.gemm(outs[source], self._shards[source] if k else a, b, False, stream=stream)
+                if whole is not None:
+                    self._grid(stream, copy_shard, k, flat, whole, inbox)
+            self._step(stream, next_shard, self.n, *signals, self._sent)
 
 
 class ScatterBeside(Beside):
@@ -241,10 +254,15 @@ class ScatterBeside(Beside):
     def __init__(self, plan: Any) -> None:
         super().__init__(plan)
         share, n = plan.share, plan.n
-        self._products = plan.sendable(shmem.device_array((self.n, share * n), plan.dtype))
-        self._inbox = plan.memory(self.n, share * n, dtype=plan.dtype)
-        self._mine = self._inbox[self.me].reshape(share, n)
-        self._chunks = list(self._products.reshape(self.n, share, n))
+        heights = [max(0, min(share, plan.rows - pe * share)) for pe in range(self.n)]
+        self._size, self._total = share * n, plan.rows * n
+        self._products = plan.sendable(shmem.device_array((self.n, self._size), plan.dtype))
+        self._inbox = plan.memory(self.n, self._size, dtype=plan.dtype)
+        # Where this PE's products go: those for others to be sent, its own to where theirs come.
+        places = [self._inbox[pe] if pe == self.me else self._products[pe] for pe in range(self.n)]
+        chunks = zip(places, heights, strict=True)
+        self._chunks = [place.reshape(share, n)[:height] for place, height in chunks]
+        self._spare = self._products[self.me][: heights[self.me] * n]
         self._arrived, self._taken = (
             plan.memory(plan.blocks, self.n, dtype="uint64") for _ in range(2)
         )
@@ -255,39 +273,37 @@ class ScatterBeside(Beside):
         """Queue the call."""
         plan = self.plan
         a, b, out = map(plan.on_device, ("a", "b", "out"), (a, b, out))
-        plan.on(stream)
-        if self.n == 1:  # nothing is sent, and nothing would hold the second stream up
-            shmem.gemm(out, a, b, False, stream=stream)
-            return
-        size = out.dtype.itemsize
-        if out.strides == (out.shape[1] * size, size) or out.size == 0:
-            self._sum(a, b, out, stream)
-            return
-        if self._dense is None:
-            self._dense = plan.sendable(shmem.device_array(out.shape, plan.dtype))
-        self._sum(a, b, self._dense, stream)
-        self._grid(stream, copy_matrix, out, self._dense)
+        size, dense = out.dtype.itemsize, out
+        if out.strides != (out.shape[1] * size, size) and out.size:
+            if self._dense is None:
+                self._dense = shmem.device_array(out.shape, plan.dtype)
+            dense = self._dense
+        with self._after(stream):
+            if self.n == 1:  # nothing is sent, and nothing would hold the second stream up
+                shmem.gemm(out, a, b, False, stream=stream)
+                return
+            self._sum(a, b, dense, stream)
+            if dense is not out:
+                self._grid(stream, copy_matrix, out, dense)
 
     def _sum(self, a: Any, b: Any, out: Any, stream: Any) -> None:
         self._scatter(a, b, self.plan.flat(out), stream)
 
     def _scatter(self, a: Any, b: Any, mine: Any, stream: Any) -> None:
         rows, signals = self._by_rows(a, self.plan.share), (self._arrived, self._taken)
-        send = self._products, a.shape[0] * b.shape[1], self._inbox, *signals, self._ready
+        send = self._products, self._total, self._inbox, *signals, self._ready, self._sent
         # Code is loaded when no kernel runs; so none may wait for what the library has yet to load.
         early = (a.strides, b.strides) in self._multiplied
         if early:
-            self._beside(send_chunks, *send, self._sent)
-        for k in range(1, self.n):
+            self._beside(send_chunks, *send)
+        for k in range(1, self.n + 1):
             owner = (self.me + k) % self.n
-            height = rows[owner].shape[0]
-            shmem.gemm(self._chunks[owner][:height], rows[owner], b, False, stream=stream)
-            self._step(stream, made, k, self._ready)
+            shmem.gemm(self._chunks[owner], rows[owner], b, False, stream=stream)
+            if k < self.n:
+                self._step(stream, made, k, self._ready)
         if not early:
-            self._beside(send_chunks, *send, self._sent)
+            self._beside(send_chunks, *send)
             self._multiplied.add((a.strides, b.strides))
-        own = rows[self.me]
-        shmem.gemm(self._mine[: own.shape[0]], own, b, False, stream=stream)
         self._grid(stream, sum_chunk, mine, self._inbox, *signals, self._sent)
 
 
@@ -296,7 +312,7 @@ class AllReduceBeside(ScatterBeside):
 
     def __init__(self, plan: Any) -> None:
         super().__init__(plan)
-        part = part_size(plan.share * plan.n, plan.blocks)
+        part = part_size(self._size, plan.blocks)
         self._piece = max(1, min(most_in_piece(plan, plan.dtype), part))
         self._boxes = plan.boxes(plan.blocks, self.n, self._piece, dtype=plan.dtype)
         self._signals = plan.signals(plan.blocks, self.n)
@@ -305,16 +321,14 @@ class AllReduceBeside(ScatterBeside):
     @property
     def messages(self) -> int:
         """How many this PE sends in a call."""
-        ends = [part_of(self.plan.share * self.plan.n, self.plan.blocks, b) for b in range(self.plan.blocks)]
+        blocks = range(self.plan.blocks)
+        ends = (part_of(self._size, self.plan.blocks, b) for b in blocks)
         return super().messages + (self.n - 1) * sum(-(-(v - u) // self._piece) for u, v in ends)
 
     def _sum(self, a: Any, b: Any, out: Any, stream: Any) -> None:
         plan, whole = self.plan, self.plan.flat(out)
-        size = plan.share * plan.n
-        mine = self._by_rows(whole, size)[self.me]
-        if not plan.reachable:  # then it is sent from the plan's own memory
-            mine = self._by_rows(self._products[self.me][: mine.size], mine.size)[0]
+        # What is sent over a network is the plan's own memory.
+        mine = self._by_rows(whole, self._size)[self.me] if plan.reachable else self._spare
         self._scatter(a, b, mine, stream)
-        given = mine, whole, size, 0, self._piece, self._boxes, self._signals, plan.reachable
-        shape = plan.blocks, plan.threads, stream
-        plan.launch_as(shape, self._pieces, exchange, *given)
+        given = mine, whole, self._size, 0, self._piece, self._boxes, self._signals, plan.reachable
+        plan.launch_as((plan.blocks, plan.threads, stream), self._pieces, exchange, *given)

@@ -176,9 +176,15 @@ class Plan:
         if not self.team:
             raise shmem.TeamError(f"{type(self).__name__}: this PE is not in the plan's team")
         if stream is not self._stream:
-            if self._stream is None or shmem.wait_stream(stream, self._stream):
+            before, self._stream = self._stream, stream
+            if before is None or self._follow(stream, before):
                 self._bound.clear()
-            self._stream = stream
+
+    def _follow(self, stream: Any, before: Any) -> bool:
+        """Order a stream after another; whether they are two."""
+        if shmem.is_capturing(before) and not shmem.is_capturing(stream):
+            return True  # what is captured runs when its graph does
+        return shmem.wait_stream(stream, before)
 
     def launch_as(self, shape: tuple[int, int, Any], epochs: Any, kernel: Any, *args: Any) -> None:
         """As `launch`, with blocks, threads and stream, and with other epochs, one for each block.

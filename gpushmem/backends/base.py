@@ -141,6 +141,9 @@ class Backend(Protocol):
     def wait_stream(self, stream: Any, other: Any) -> bool:
         """Order `stream` after `other`, whatever launches take as one; False: they are the same."""
 
+    def is_capturing(self, stream: Any) -> bool:
+        """Whether what is queued on a stream now is for a graph."""
+
     def capture(self, stream: Any) -> AbstractContextManager[Any]:
         """Capture a stream, for a `with` block; gives the graph, with `launch(stream=0)`."""
 

@@ -153,6 +153,15 @@ def test_streams_wait_for_each_other(alone):
     assert not shmem.wait_stream(a, a)
     assert not shmem.wait_stream(0, 0)
     assert x.numpy()[0] == 3
+    flag, nothing = shmem.zeros(1, "uint64"), shmem.zeros(1)
+    a, b = (shmem.stream(nonblocking=True) for _ in range(2))
+    shmem.signal_wait_until(flag, shmem.CMP_EQ, 1, stream=a)
+    count[1, 1, a](x, 10)
+    shmem.wait_stream(b, a)  # the host goes on
+    shmem.put(x, nothing, 0, stream=b)
+    count[1, 1, b](x, 7)
+    shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)
+    assert x.numpy()[0] == 7
 
 
 def test_a_graph_is_captured_and_launched(alone):
@@ -176,6 +185,31 @@ def test_a_graph_is_captured_and_launched(alone):
     assert (x.numpy()[0], y.numpy()[0], signal.numpy()[0]) == (45, 35, 3)
     bound()
     assert x.numpy()[0] == 47
+
+
+def test_a_stream_joins_the_capture_of_one_that_it_waits_for(alone):
+    x, y = shmem.zeros(1), shmem.zeros(1)
+    stream, beside, other = (shmem.stream(nonblocking=True) for _ in range(3))
+    count[1, 1, beside](y, 1)  # before the capture
+    bound = count[1, 1, beside].bind(y, 10)
+    with shmem.capture(stream) as graph:
+        count[1, 1, stream](x, 3)
+        shmem.wait_stream(stream, other)  # which is not captured
+        assert not shmem.is_capturing(beside)
+        shmem.wait_stream(beside, stream)
+        assert shmem.is_capturing(beside)
+        assert not shmem.is_capturing(other)
+        shmem.put(y, x, 0, stream=beside)
+        bound()
+        shmem.wait_stream(stream, beside)
+        shmem.put(x, y, 0, stream=stream)
+    assert not shmem.is_capturing(beside)
+    assert (x.numpy()[0], y.numpy()[0]) == (0, 1)
+    for want in (13, 26, 39):
+        graph.launch(other)
+        assert (x.numpy()[0], y.numpy()[0]) == (want, want)
+    bound()
+    assert y.numpy()[0] == 49
 
 
 def test_what_a_capture_cannot_do_is_refused(alone):

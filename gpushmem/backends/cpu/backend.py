@@ -455,10 +455,17 @@ class CpuBackend:
         return tuning
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
-        two = self._stream(stream) is not self._stream(other)
-        if two:
-            self.synchronize()
-        return two
+        later, earlier = self._stream(stream), self._stream(other)
+        if later is earlier:
+            return False
+        if self._recorder is None or later.is_captured or earlier.is_captured:
+            later.wait_for(earlier)
+        else:
+            self.synchronize()  # of which the checker knows
+        return True
+
+    def is_capturing(self, stream: Any) -> bool:
+        return self._stream(stream).is_captured
 
     def preload(self, op: Op, arguments: dict[str, Any]) -> None:
         arguments = checked(op, arguments)

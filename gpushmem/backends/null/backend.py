@@ -154,6 +154,9 @@ class NullBackend:
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return (stream or None) is not (other or None)  # nothing is ever queued
 
+    def is_capturing(self, stream: Any) -> bool:
+        return False
+
     def capture(self, stream: Any) -> AbstractContextManager[Any]:
         raise ShmemError("capture: the null backend queues nothing: use the backend cpu")
 

@@ -371,6 +371,9 @@ class NvshmemBackend:
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return self._device.wait_stream(stream, other)
 
+    def is_capturing(self, stream: Any) -> bool:
+        return self._device.is_captured(self._device.stream_of(stream))
+
     def capture(self, stream: Any) -> AbstractContextManager[Any]:
         raise BackendUnavailable(
             "capture is for backends without a GPU: on GPUs capture the stream with "

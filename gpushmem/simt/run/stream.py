@@ -167,6 +167,8 @@ class Stream:
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
         self.number = id(self) | (0 if blocking else NONBLOCKING)  # by which a witness knows it
         self._captured: list[Any] | None = None  # what is queued, while it is captured
+        self._origin = self  # the stream whose capture it is
+        self._joined: list[Stream] = []  # others in its capture
 
     def submit(self, work: Running | Launches | Copy | Callable[[], object]) -> None:
         """Queue launches, a copy, or a call `work()`; returns at once."""
@@ -191,20 +193,56 @@ class Stream:
                 queue.put(COPY, work.address, work.nbytes, work)
             else:
                 queue.put(CALL, 0, 0, work)
-            if queue.stream is None:  # at first, or when a handler of signals has just waited
-                queue.stream = self
-                device.busy.add(self)
+            self._now_busy()
+
+    def _now_busy(self) -> None:
+        if self.queue.stream is None:  # at first, or when a handler of signals has just waited
+            self.queue.stream = self
+            self.device.busy.add(self)
+
+    def wait_for(self, other: Stream) -> None:
+        """Let what is queued from now on wait for what has been queued on `other`.
+
+        If `other` is captured, this stream joins the capture: what is queued here until it ends is
+        part of the graph, and is queued here when that is launched. A captured stream does not wait
+        for one that is not.
+        """
+        captured, origin = other._captured, other._origin
+        if captured is None:
+            if self._captured is None:
+                self._wait_now_for(other)
+            return
+        if self is self.device.default:
+            raise ArgumentError(CAPTURED)
+        if self._captured is None:
+            self._captured, self._origin = captured, origin
+            origin._joined.append(self)
+
+        def wait(on: Stream) -> None:
+            first, then = (on if stream is origin else stream for stream in (other, self))
+            then._wait_now_for(first)
+
+        captured.append(wait)
+
+    def _wait_now_for(self, other: Stream) -> None:
+        with self.device.lock:
+            self._order()
+            after = other.queue, other.queue.put_so_far
+            self.queue.put(WAIT, after[0].address, after[1], after)
+            self._now_busy()
 
     def submit_by(self, put: Callable[[Stream], object]) -> None:
         """Call `put(self)`, which submits; if it is captured, at each launch of the graph."""
         if self._captured is None:
             put(self)
         else:
-            self._captured.append(put)
+            self._captured.append(put if self._origin is self else lambda _: put(self))
 
     def _capture(self, work: Any) -> None:
         assert self._captured is not None
-        if type(work) is Launches:  # of another graph
+        if self._origin is not self:
+            self._captured.append(lambda _: self.submit(work))
+        elif type(work) is Launches:  # of another graph
             self._captured += work.launches
         else:
             self._captured.append(work if type(work) is Running else lambda on: on.submit(work))
@@ -228,7 +266,9 @@ class Stream:
 
     def end_capture(self) -> None:
         """Run what is queued from now on."""
-        self._captured = None
+        for stream in (self, *self._joined):
+            stream._captured, stream._origin = None, stream
+        self._joined.clear()
         self.device.captures.discard(self)
 
     def _order(self) -> None:

@@ -135,14 +135,15 @@ class Device:
         return CudaStream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
-        """Order a stream after another by an event, unless just one of them is being captured.
+        """Order a stream after another by an event; False, having done nothing: they are the same.
 
-        Returns False, having done nothing, if they are the same.
+        A stream that waits for one that is being captured joins the capture. One that is captured
+        does not wait for one that is not.
         """
         later, earlier = self.stream_of(stream), self.stream_of(other)
         if int(later.handle) == int(earlier.handle):
             return False
-        if self._captured(later) == self._captured(earlier):
+        if self.is_captured(earlier) or not self.is_captured(later):
             untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
             event = check(driver.cuEventCreate(untimed), "wait_stream")
             check(driver.cuEventRecord(event, earlier.handle), "wait_stream")
@@ -150,7 +151,8 @@ class Device:
             check(driver.cuEventDestroy(event), "wait_stream")  # it goes when it is not needed
         return True
 
-    def _captured(self, stream: CudaStream) -> bool:
+    def is_captured(self, stream: CudaStream) -> bool:
+        """Whether what is queued on a stream now is for a graph."""
         if int(stream.handle) == int(LEGACY_DEFAULT_STREAM.handle):
             return False  # it cannot be, and must not be asked while others are
         status = check(driver.cuStreamIsCapturing(stream.handle), "wait_stream")
