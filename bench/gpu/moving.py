@@ -1,9 +1,10 @@
-"""How fast a GPU copies by `copy_block`, and sums by `reduce_rows_block`: bytes a second.
+"""How fast a GPU copies by `copy_block`, sums by `reduce_rows_block`, and multiplies in plans.
 
 gpushmem run --backend nvshmem -n 1 --heap-size 64M bench/gpu/moving.py [--rehearse]
 
-Beside the driver's copy of the same bytes, and as a share of what the memory can do at most. Each
-line says which figure is expected. A rehearsal, on any backend, has few bytes, and no driver.
+Beside the driver's copy of the same bytes, and as a share of what the memory can do at most;
+products beside PyTorch's of the same matrices, where it is installed. Each line says which figure
+is expected. A rehearsal, on any backend, has few bytes, and neither driver nor PyTorch.
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 import time
 
 import numpy as np
-from gpushmem.kernels import part_of
+from gpushmem.kernels import AllGatherGemm, part_of
 from numba import cuda
 
 import gpushmem as shmem
@@ -20,6 +21,7 @@ REHEARSE = "--rehearse" in sys.argv
 MiB = 1 << 20
 SIZES = (MiB // 16,) if REHEARSE else (16 * MiB, 64 * MiB)
 SOURCES, THREADS = 8, 512
+SIDE = 64 if REHEARSE else 8192
 GRIDS = (2,) if REHEARSE else (66, 132, 264, 528)
 TIMES, ROUNDS = (2, 2) if REHEARSE else (20, 7)
 DTYPES = "float32", "float16"
@@ -86,8 +88,28 @@ def say(what, nbytes, moved, grid, took, copied, most, expected):
     print(json.dumps(line), flush=True)
 
 
+def products():
+    """A product through the plan with one PE, method "library", and PyTorch's."""
+    for dtype in "float16", "bfloat16", "float32":
+        a, b, out = (shmem.device_array((SIDE, SIDE), dtype) for _ in range(3))
+        a.copy_from(1)
+        b.copy_from(1)
+        with AllGatherGemm(m=SIDE, n=SIDE, k=SIDE, dtype=dtype, method="library") as plan:
+            took = seconds(lambda p=plan, x=a, y=b, z=out: p(x, y, out=z))
+        assert (out.numpy()[0].astype(float) == SIDE).all()
+        line = {"what": f"AllGatherGemm, {dtype}", "side": SIDE, "ours": took, "expected": 1.1}
+        if not REHEARSE:
+            import torch
+
+            left, right, to = map(torch.from_dlpack, (a, b, out))
+            theirs = seconds(lambda x=left, y=right, z=to: torch.matmul(x, y, out=z))
+            line |= {"torch": theirs, "ratio": took / theirs}
+        print(json.dumps(line), flush=True)
+
+
 def main():
     shmem.init()
+    products()
     for nbytes in SIZES:
         for dtype in DTYPES:
             n = nbytes // np.dtype(dtype).itemsize
