@@ -229,7 +229,7 @@ with_mlir() {  # with_mlir COMMAND...
 }
 fault() { "$PYTHON" bench/gpu/fault.py || [ -n "$REHEARSE" ]; }  # no kernel fails in a rehearsal
 moving() {
-  "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 --heap-size 64M bench/gpu/moving.py ${REHEARSE:+--rehearse} | tee "$OUT/moving.jsonl"
+  "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 --heap-size 1G bench/gpu/moving.py ${REHEARSE:+--rehearse} | tee "$OUT/moving.jsonl"
 }
 both() { "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 bench/gpu/both.py; }
 t=tests/gpu/test_gpu.py::test_

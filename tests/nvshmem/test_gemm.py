@@ -12,6 +12,7 @@ from numba.core.errors import NumbaError
 
 import gpushmem as shmem
 from gpushmem import code_store
+from gpushmem.backends.codegen import dtype_name
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.compile import compiler
 from gpushmem.backends.nvshmem.operations import gemm, mathdx
@@ -152,7 +153,7 @@ def multiplies(dst, a, b, accumulate):
         (("float32", "float16", "float32"), "gemm_block: dst is an array of float32, a of float16"),
         (
             ("int32", "int32", "int32"),
-            "dst must be an array of float16, float32, float64, not an array of int32",
+            "dst must be an array of float16, bfloat16, float32, float64, not an array of int32",
         ),
     ],
 )
@@ -231,11 +232,11 @@ def test_tiles_suit_cublasdx():
         itemsizes = [dtype.bitwidth // 8, dtype.bitwidth // 8, np.dtype(tile.number).itemsize]
         for lead, itemsize in zip(tile.leads, itemsizes, strict=True):
             assert lead * itemsize % mathdx.ALIGNMENT == 0
-    assert [str(dtype) for dtype in gemm.TILES] == list(DTYPES) == list(mathdx.PRECISIONS)
+    assert [dtype_name(dtype) for dtype in gemm.TILES] == list(DTYPES) == list(mathdx.PRECISIONS)
 
 
 # What multiplies: `mma` are tensor cores, which have float32 only with fewer digits.
-INSTRUCTIONS = {"float16": "mma.sync.aligned.m16n8k", "float32": "fma.rn.f32",
+INSTRUCTIONS = {"float16": "mma.sync.aligned.m16n8k", "bfloat16": "mma.sync.aligned.m16n8k", "float32": "fma.rn.f32",
                 "float64": "mma.sync.aligned.m8n8k4"}  # fmt: skip
 
 

@@ -137,7 +137,7 @@ FUNCTIONS = {
     "register": ("any",), "unregister": ("any",), "stream": ("any",), "set_timeout": ("any",),
     "synchronize": (), "is_initialized": (), "init": ("any", "any"),
     "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
-    "on_device": ("any",), "tuning": (), "wait_stream": ("any", "any"),
+    "is_capturing": ("any",), "on_device": ("any",), "tuning": (), "wait_stream": ("any", "any"),
     "preload": ("any", "any", "any"), "init_module": ("any",), "register_symmetric": ("any",),
     "unregister_symmetric": ("any",), "qp_create": ("int",), "capture": ("any",),
     "trace_range": ("any",), "stats": (), "team_from": ("any",), "comm_from": ("Team",),

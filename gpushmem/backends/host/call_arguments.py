@@ -137,6 +137,13 @@ def _timeout(op: Op, name: str, role: type, given: Given) -> Any:
     return min(number, 2**63 - 1)
 
 
+def _flag(op: Op, name: str, role: type[roles.Flag], given: Given) -> bool:
+    value = given[name]
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(f"{op.name}: {name} must be {role.words}, not {shown(value)}")
+    return bool(value)
+
+
 def _reduction(op: Op, name: str, role: type, given: Given) -> str:
     if not isinstance(given[name], str) or given[name] not in roles.REDUCTIONS:
         known = ", ".join(map(repr, roles.REDUCTIONS))
@@ -177,6 +184,7 @@ TAKES: dict[type, Taker] = {
     roles.Integer: _integer,
     roles.Wanted: _wanted,
     roles.Timeout: _timeout,
+    roles.Flag: _flag,
     roles.Reduction: _reduction,
     roles.TeamHandle: _team,
     roles.Members: _members,

@@ -103,7 +103,7 @@ SET = {
     "function": 0, "size": 1, "type": 2, "precision": 3, "sm": 4, "execution": 5, "block": 6,
     "leads": 7, "api": 9, "arrangement": 10, "alignment": 11,
 }  # fmt: skip
-PRECISIONS = {"bfloat16": 2, "float16": 3, "float32": 5, "float64": 6}
+PRECISIONS = {"float16": 3, "bfloat16": 2, "float32": 5, "float64": 6}
 PRODUCT, REAL, WHOLE_BLOCK, IN_SHARED_MEMORY, BY_ROWS = 0, 0, 1, 0, 1
 SYMBOL_NAME, TARGET_SM, NVRTC_ARGS = 0, 1, 4  # options
 
