@@ -63,7 +63,7 @@ def check_types(op: Op, given: Given) -> None:
             _check_layout(op, name, typ)
     _check_alike(op, [(name, typ) for name, typ in arrays if op.arrays[name].moved])
     for name in op.named(roles.Reduction):
-        which, dtype = literal_reduction(op, given[name]), given["src"].dtype
+        which, dtype = literal_reduction(op, given[name]), given["dst"].dtype
         takes, called = REDUCTIONS[which]
         if not takes(dtype):
             hint = f"; {FEW_BITS}" if dtype in FLOAT8 else ""

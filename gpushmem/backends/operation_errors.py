@@ -25,8 +25,8 @@ from gpushmem.ops import QP_DEFAULT
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
     TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
-    BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW, CUT,
-) = range(2, 39)  # fmt: skip
+    BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW, CUT, TOO_FEW_UNITS,
+) = range(2, 40)  # fmt: skip
 
 Text = str | Callable[..., str]
 
@@ -69,6 +69,10 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
         "allocated array: it was freed, or goes past the end of another",
     ),
     TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
+    TOO_FEW_UNITS: (
+        ArgumentError,
+        "there are {0} units, and {1} are needed: one for each 4 bytes of the data",
+    ),
     CUT: (ArgumentError, "dst has {0} elements, src {1}: pass slices of one length"),
     BAD_QP: (ArgumentError, _bad_qp),
     BAD_SIGNAL_OP: (
@@ -113,8 +117,8 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
     NO_ROOM: (ArgumentError, "dst has {0} elements, and needs {1}"),
     FAR: (
         SymmetryError,
-        "PE {0} is on another node: peer_array gives no address there; use put or get. PEs that it "
-        "reaches are in TEAM_SHARED",
+        "PE {0} is on another node: loads and stores, with peer_array or put_ll, do not reach it; use "
+        "put or get. PEs that they reach are in TEAM_SHARED",
     ),
     FAR_TEAM: (
         SymmetryError,

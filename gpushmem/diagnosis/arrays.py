@@ -58,14 +58,15 @@ class Arrays:
 
     def at(self, address: int) -> Found | None:
         """The array that an address is in, or just after."""
-        return self.symmetric_at(address) or self.symmetric_at(address - 1) or self._at(address)
+        before = self.symmetric_at(address) or self.symmetric_at(address - 1, after=True)
+        return before or self._at(address)
 
-    def symmetric_at(self, address: int) -> Found | None:
-        """The array on the heap that an address is in."""
+    def symmetric_at(self, address: int, *, after: bool = False) -> Found | None:
+        """The array on the heap that an address is in; `after`: the element after that one."""
         offset = address - self.heap
         for made in self.allocated():
             if made.offset <= offset < made.offset + max(made.nbytes, 1):
-                index = -(-(offset - made.offset) // made.dtype.itemsize)
+                index = (offset - made.offset) // made.dtype.itemsize + after
                 return Found("the symmetric array", made.where, made.dtype, made.shape, index)
         return None
 

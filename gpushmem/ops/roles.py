@@ -73,6 +73,12 @@ class Remote(Moved):
     stub, symmetric = "Symmetric", True
 
 
+class RemoteUnits(Remote):
+    """Remote; words of data and flag, see `ops.ll`."""
+
+    dtypes, moved = ("uint64",), False
+
+
 class FromMembers(Moved):
     """Symmetric; that of every member of the team is read."""
 
@@ -124,6 +130,12 @@ class OwnSignal(Own):
     """Element 0 of the caller's own signal."""
 
     dtypes, first = ("uint64",), True
+
+
+class OwnUnits(Own):
+    """Rows of words of data and flag, see `ops.ll`; the words of each without gaps."""
+
+    dtypes, layout, ndim = ("uint64",), "", 2
 
 
 class Counted(Array):
@@ -246,6 +258,10 @@ class Wanted(Integer):
 
 class SignalValue(Wanted):
     """What a signal is set to, or what is added to it."""
+
+
+class UnitFlag(Integer):
+    """What comes with each unit: 32 bits of an integer."""
 
 
 class TeamHandle(Argument):

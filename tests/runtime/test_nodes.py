@@ -120,7 +120,11 @@ def from_local(x, y, pe):
     mine[0] = mine[1] = 1
     shmem.put(x, mine, pe)  # src kernel
 
-KERNELS = store, add, pass_on, store_to_all, sum_of_all, put_block, iput, get, from_local
+@shmem.jit
+def put_ll(x, y, pe):
+    shmem.put_ll_warp(x.view(np.uint64), y[:2], 1, pe)  # far
+
+KERNELS = put_ll, store, add, pass_on, store_to_all, sum_of_all, put_block, iput, get, from_local
 HOST = {
     "put on the host": lambda x, y, pe: shmem.put(x, y, pe),
     "put on a stream": lambda x, y, pe: shmem.put(x, y, pe, stream=shmem.stream()),
@@ -175,7 +179,7 @@ def test_what_only_one_node_can_do_is_refused(run_cli, tmp_path):
         if "  # " in line:
             lines[name] = number, line.partition("  # ")[2]
     words = {
-        "far": "PE 3 is on another node: peer_array gives no address there; use put or get",
+        "far": "PE 3 is on another node: loads and stores, with peer_array or put_ll, do not reach",
         "team": "multicast_array: PE 2 of the team is on another node",
         "sum": "multimem_reduce_warp: PE 2 of the team is on another node",
         "src": "PE 3 is on another node, and src (",

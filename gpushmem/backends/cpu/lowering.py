@@ -25,6 +25,7 @@ from gpushmem.backends.cpu.operations import (
     atomics,
     collectives,
     combining,
+    ll,
     smem,
     trace_ranges,
     waits,
@@ -205,14 +206,14 @@ BODIES = {
     f.__name__: f
     for f in (
         my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
-        flush, quiet, qp_fence, qp_quiet, multicast_array, combining.copy, gemm,
+        flush, quiet, qp_fence, qp_quiet, multicast_array, combining.copy, ll.put_ll, gemm,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | {
     "peer_array": peer_array
 }  # fmt: skip
 
 # Of these there is one for each value of `op`.
-REDUCING = collectives.REDUCING | combining.REDUCING
+REDUCING = collectives.REDUCING | combining.REDUCING | ll.REDUCING
 
 device_put, device_signal_op = device(put), device(signal_op)
 

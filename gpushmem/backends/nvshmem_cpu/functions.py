@@ -16,7 +16,7 @@ from numba import types
 from gpushmem.backends.cpu.operations.access import as_world
 from gpushmem.backends.cpu.sync.world import WORLD
 from gpushmem.backends.nvshmem.compile import shims
-from gpushmem.backends.nvshmem.operations import composed, multicast, multimem, ordering
+from gpushmem.backends.nvshmem.operations import composed, ll, multicast, multimem, ordering
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
@@ -90,6 +90,7 @@ def install() -> None:
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
     for text, found in multimem.TEXTS.items():
         INTRINSICS[text] = partial(_load_from_all, found)
+    INTRINSICS[ll.LOAD_TWO], INTRINSICS[ll.STORE_TWO] = _load_two, _store_two
     INTRINSICS["polling loop"] = partial(_polls, INTRINSICS["polling loop"])
 
 
@@ -137,6 +138,25 @@ def _store_on_all(builder: Any, address: ir.Value, value: ir.Value) -> None:
 def _load_from_all(found: Any, builder: Any, address: ir.Value) -> ir.Value:
     """The same: the value is never used."""
     return ir.Constant(found, None)
+
+
+def _two(builder: Any, address: ir.Value) -> list[ir.Value]:
+    first = builder.inttoptr(address, i64.as_pointer())
+    return [first, builder.gep(first, [i64(1)])]
+
+
+def _load_two(builder: Any, address: ir.Value) -> ir.Value:
+    """Two units: each is in one piece, and so on GPUs."""
+    units = [builder.load_atomic(place, "monotonic", 8) for place in _two(builder, address)]
+    made: Any = ll.TWO(ir.Undefined)
+    for k, unit in enumerate(units):
+        made = builder.insert_value(made, unit, k)
+    return made
+
+
+def _store_two(builder: Any, address: ir.Value, *units: ir.Value) -> None:
+    for place, unit in zip(_two(builder, address), units, strict=True):
+        builder.store_atomic(unit, place, "monotonic", 8)
 
 
 def _qp_quiet(name: str, builder: Any, pe: ir.Value, qps: ir.Value, n: ir.Value) -> None:

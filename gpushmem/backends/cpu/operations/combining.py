@@ -30,7 +30,7 @@ from gpushmem.ops.roles import SwitchReduction
 from gpushmem.simt.functions import device, outlined
 from gpushmem.simt.thread import fail_if, user_word
 
-__all__ = ["REDUCING", "copy", "reducing"]
+__all__ = ["CHUNK", "REDUCING", "a_chunk", "chunk_as_is", "copy", "loops_of", "reducing", "wide"]
 
 CHUNK = 256  # elements: what they are combined to stays in the cache
 
@@ -43,10 +43,8 @@ def copy(dst, src):
     copy_one(address_of(dst), address_of(src), n * itemsize_of(src))
 
 
-@intrinsic
-def a_chunk(typingctx: Any, like: Any) -> Any:
-    """Memory of this call for CHUNK elements, as wide as they are combined."""
-    result = types.Array(types.float32 if like.dtype in SMALL else like.dtype, 1, "C")
+def _chunk(dtype_of: Any, typingctx: Any, like: Any) -> Any:
+    result = types.Array(dtype_of(like.dtype), 1, "C")
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = context.get_data_type(result.dtype)
@@ -55,6 +53,18 @@ def a_chunk(typingctx: Any, like: Any) -> Any:
         return contiguous(context, builder, result, address, [cgutils.intp_t(CHUNK)])
 
     return result(like), codegen
+
+
+@intrinsic
+def a_chunk(typingctx: Any, like: Any) -> Any:
+    """Memory of this call for CHUNK elements, as wide as they are combined."""
+    return _chunk(lambda dtype: types.float32 if dtype in SMALL else dtype, typingctx, like)
+
+
+@intrinsic
+def chunk_as_is(typingctx: Any, like: Any) -> Any:
+    """Memory of this call for CHUNK elements."""
+    return _chunk(lambda dtype: dtype, typingctx, like)
 
 
 @device
@@ -70,8 +80,11 @@ def member_at(base, team, k):
 
 
 @cache
-def _combining(op: str, place: Any) -> Any:
-    """The device function that combines what is at `place(base, which, k)`, for k below `n`."""
+def loops_of(op: str) -> tuple[Any, ...]:
+    """The loops of a reduction: of two places, and of several: the first two, the next, the last.
+
+    Each is a function of its own, of vector instructions.
+    """
     combine = device(COMBINE[op])
 
     def both(like, to, first, second, count):
@@ -105,12 +118,15 @@ def _combining(op: str, place: Any) -> Any:
         for i in range(count):
             out[i] = combine(total[i], wide(part[i]))
 
-    # Each a loop of its own, of vector instructions.
     # Those that have `to` once more as a source would not be: hence `before` and `after`.
     loops = both, before, after, begin, go_on, end
-    both, before, after, begin, go_on, end = (
-        outlined(f, f"{__name__}.{f.__name__}({op})") for f in loops
-    )
+    return tuple(outlined(f, f"{__name__}.{f.__name__}({op})") for f in loops)
+
+
+@cache
+def _combining(op: str, place: Any) -> Any:
+    """The device function that combines what is at `place(base, which, k)`, for k below `n`."""
+    both, before, after, begin, go_on, end = loops_of(op)
 
     @device
     def several(dst, base, which, n, size):

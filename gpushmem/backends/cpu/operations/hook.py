@@ -20,7 +20,7 @@ from gpushmem.diagnosis import instrumentation
 from gpushmem.errors import ShmemError
 from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import Op
-from gpushmem.ops.row import Effect
+from gpushmem.ops.row import UNIT, Effect
 from gpushmem.simt.functions import call_device, device, made_of
 from gpushmem.simt.observe import compiled_with, current, observe
 from gpushmem.simt.thread import user_word
@@ -90,6 +90,8 @@ class Call(NamedTuple):
         elif effect.extent == "stride":
             words = [self.integer(f"{effect.array}_stride"), self.integer("nelems")]
             count = self.run(reach, *words, returns=types.intp)
+        elif effect.kind == UNIT:
+            count = self.units(effect)
         else:
             count = self._array(effect.extent).nitems
         return self.builder.mul(count, self._array(effect.array).itemsize)
@@ -105,6 +107,11 @@ class Call(NamedTuple):
         """How many elements an array has."""
         return self._array(name).nitems
 
+    def units(self, effect: Effect) -> ir.Value:
+        """How many units an effect covers, of each row of a matrix."""
+        nbytes = self.builder.mul(self.count(effect.extent), self.itemsize(effect.extent))
+        return self.builder.lshr(self.builder.add(nbytes, i64(3)), i64(2))
+
     def itemsize(self, name: str) -> ir.Value:
         """Bytes of an element of an array."""
         return self._array(name).itemsize
@@ -112,12 +119,14 @@ class Call(NamedTuple):
     def rows(self, effect: Effect) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value] | None:
         """Of a matrix: how many rows, bytes from one to the next, columns, bytes between those."""
         array = self._array(effect.array)
-        if self.argtypes[effect.array].ndim != 2 or effect.extent != effect.array:
+        units = effect.kind == UNIT
+        if self.argtypes[effect.array].ndim != 2 or (effect.extent != effect.array and not units):
             return None
         shape, strides = (
             cgutils.unpack_tuple(self.builder, part) for part in (array.shape, array.strides)
         )
-        return shape[0], strides[0], shape[1], strides[1]
+        columns = self.units(effect) if units else shape[1]
+        return shape[0], strides[0], columns, strides[1]
 
     def run(self, function: Any, *words: ir.Value, returns: Any = types.void) -> ir.Value:
         """Call a device function of integers."""

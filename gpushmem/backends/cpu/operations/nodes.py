@@ -29,7 +29,7 @@ from gpushmem.backends.operation_errors import FAR, FAR_TEAM, FEW, UNREGISTERED,
 from gpushmem.native.memory import i64
 from gpushmem.native.structs import view
 from gpushmem.ops import Op
-from gpushmem.ops.roles import Target
+from gpushmem.ops.roles import RemoteUnits, Target
 from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.simt.functions import KeptDispatcher, device, kept
 from gpushmem.simt.layout import THREAD
@@ -132,6 +132,11 @@ def check_team(team):
 
 
 @device
+def check_near(pe):
+    fail_if(is_on_another(pe), FAR, pe, 0, 0, 0)
+
+
+@device
 def check_warp(pe, whole_block):
     thread = as_thread(thread_word())
     threads = thread.bdim[0] * thread.bdim[1] * thread.bdim[2]
@@ -159,6 +164,8 @@ def generate(call: Any) -> None:
             words = call.address(effect.array), call.nbytes(effect), call.integer("pe")
             is_target = issubclass(op.roles[effect.array], Target)
             call.run(check_local, *words, i64(int(is_target)))
+    if op.named(RemoteUnits):
+        call.run(check_near, call.integer("pe"))
     if op.scope in (BLOCK, WARP) and "pe" in call.values:
         call.run(check_warp, call.integer("pe"), i64(int(op.scope == BLOCK)))
     if op.base in NEAR_TEAMS:

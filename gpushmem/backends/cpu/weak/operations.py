@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.cpu.operations import atomics, collectives, combining, waits
+from gpushmem.backends.cpu.operations import atomics, collectives, combining, ll, waits
 from gpushmem.backends.cpu.operations.access import (
     address_of,
     aligned,
@@ -303,6 +303,22 @@ def _put_signal(op: Op) -> Any:
     return _late(op, put_signal)
 
 
+def _put_ll(op: Op) -> Any:
+    """Each unit for itself: they arrive in any order."""
+    scope = SCOPES.index(op.scope)
+
+    def put_ll(dst, src, flag, pe):
+        target, source, word = ll.target_of(dst, src, pe), address_of(src), ll.flag_word(flag)
+        nbytes = size_of(src) * itemsize_of(src)
+        for k in range(ll.units_in(src)):
+            data = ll.data_at(source + ll.DATA * k, nbytes - ll.DATA * k)
+            entry = record(pe, 0)
+            update(entry, target + ll.UNIT * k, SET, ll.UNIT, ll.with_flag(data, word))
+            commit(entry, scope)
+
+    return put_ll
+
+
 def _signal_op(op: Op) -> Any:
     @device
     def signal_op(given):
@@ -564,7 +580,7 @@ def _any(op: Op) -> Any:
 ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "_vector")]
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
-    "g": _g, "get": _get, "iget": _iget, "copy": _copy,
+    "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll,
     "multimem_reduce": _multimem_reduce,
     "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
     "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),

@@ -12,7 +12,7 @@ from numba import cuda
 from numba.cuda import cgutils, types
 
 from gpushmem.backends.codegen import contiguous, with_signature
-from gpushmem.backends.nvshmem.operations import gemm, multicast
+from gpushmem.backends.nvshmem.operations import gemm, ll, multicast
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
 from gpushmem.backends.nvshmem.operations.vectors import SHARES, TOGETHER, copying
 from gpushmem.ops import (
@@ -342,6 +342,15 @@ def _copy(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     return copy
 
 
+def _put_ll(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    puts = ll.putting(op.scope)
+
+    def put_ll(dst, src, flag, pe):
+        puts(dst, src, flag, pe)
+
+    return put_ll
+
+
 def _ask_smem(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     recommended, minimum, barriers_only = SMEM_BYTES
 
@@ -368,6 +377,7 @@ CHOICES = {
     "pe_accessible": _pe_accessible,
     "multicast_array": _multicast,
     "copy": _copy,
+    "put_ll": _put_ll,
     "gemm": gemm.choose,
 }
 ASKING = ("team_n_pes", "team_my_pe", "team_translate_pe", "n_pes")

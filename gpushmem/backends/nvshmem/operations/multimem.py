@@ -25,6 +25,7 @@ from numba.cuda import cgutils, types
 from gpushmem.backends.argument_types import literal_reduction
 from gpushmem.backends.codegen import with_signature
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, intrinsic
+from gpushmem.backends.nvshmem.operations.ll import reducing as reducing_ll
 from gpushmem.backends.nvshmem.operations.multicast import has_multimem, peer_array, team_n_pes
 from gpushmem.backends.nvshmem.operations.multicast import team_translate_pe as translate
 from gpushmem.backends.nvshmem.operations.vectors import (
@@ -42,7 +43,7 @@ from gpushmem.ops.row import Op
 
 __all__ = ["NAMES", "TEXTS", "definition"]
 
-NAMES = "multimem_reduce", "reduce_rows", "reduce_local"
+NAMES = "multimem_reduce", "reduce_rows", "reduce_local", "reduce_ll"
 INSTRUCTION = "multimem.ld_reduce.relaxed.sys.global.{} {}, [{}];"
 INTEGERS = types.int32, types.uint32, types.int64, types.uint64
 
@@ -270,6 +271,7 @@ MAKES = {
     "multimem_reduce": _reducing,
     "reduce_rows": _reducing_rows,
     "reduce_local": _reducing_local,
+    "reduce_ll": reducing_ll,
 }
 
 

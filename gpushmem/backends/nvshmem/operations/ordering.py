@@ -36,7 +36,7 @@ from numba.cuda import cgutils
 
 from gpushmem.ops.row import BLOCK, WARP, Op
 
-__all__ = ["FENCE", "KINDS", "LOAD", "STORE", "around", "load", "store"]
+__all__ = ["FENCE", "KINDS", "LOAD", "STORE", "around", "assembly", "load", "store"]
 
 FENCE = "fence.acq_rel.sys;"
 # Bits of an element -> the instruction; the constraint of its register, and that one's bits.
@@ -53,7 +53,7 @@ def load(builder: Any, address: Any, bits: int) -> Any:
     """The element at an address, an integer."""
     name, register, width = KINDS[bits]
     kind = ir.FunctionType(ir.IntType(width), [address.type])
-    found = _assembly(builder, kind, LOAD.format(name), f"={register},l", address)
+    found = assembly(builder, kind, LOAD.format(name), f"={register},l", address)
     return found if width == bits else builder.trunc(found, ir.IntType(bits))
 
 
@@ -62,7 +62,7 @@ def store(builder: Any, address: Any, value: Any, bits: int) -> None:
     name, register, width = KINDS[bits]
     word = value if width == bits else builder.zext(value, ir.IntType(width))
     kind = ir.FunctionType(ir.VoidType(), [address.type, word.type])
-    _assembly(builder, kind, STORE.format(name), f"l,{register}", address, word)
+    assembly(builder, kind, STORE.format(name), f"l,{register}", address, word)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def around(builder: Any, op: Op) -> Iterator[None]:
 
 
 def _fence(builder: Any) -> None:
-    _assembly(builder, ir.FunctionType(ir.VoidType(), []), FENCE, "")
+    assembly(builder, ir.FunctionType(ir.VoidType(), []), FENCE, "")
 
 
 def _synchronise(builder: Any, scope: str) -> None:
@@ -90,7 +90,7 @@ def _synchronise(builder: Any, scope: str) -> None:
         builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
 
 
-def _assembly(builder: Any, kind: Any, text: str, registers: str, *given: Any) -> Any:
+def assembly(builder: Any, kind: Any, text: str, registers: str, *given: Any) -> Any:
     """An instruction that stays where it is, and across which no access to memory moves."""
     constraints = ",".join(filter(None, [registers, "~{memory}"]))
     return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), given)

@@ -20,7 +20,10 @@ from gpushmem.backends.nvshmem.operations.device_calls import Value, data_of, in
 from gpushmem.backends.reductions import COMBINE, SMALL
 from gpushmem.ops.row import BLOCK, THREAD, WARP
 
-__all__ = ["PACK", "SHARES", "TOGETHER", "address_of", "combining", "copying", "flat", "words_in"]
+__all__ = [
+    "PACK", "SHARES", "TOGETHER", "Word", "adding", "address_of", "closing", "combining", "copying",
+    "flat", "has_packs", "load", "opening", "store", "widened", "words_in",
+]  # fmt: skip
 
 PACK = 16  # bytes
 DEEP = 4  # words that a thread combines at a time, each in all places
@@ -97,8 +100,14 @@ def flat(typingctx: Any, array: Any) -> Any:
     return result(array), codegen
 
 
-def _wide(dtype: Any) -> Any:
+def widened(dtype: Any) -> Any:
+    """As what elements are combined."""
     return types.float32 if dtype in SMALL else dtype
+
+
+def has_packs(dtype: Any) -> bool:
+    """Whether words of elements can be combined."""
+    return isinstance(dtype, types.Integer | types.Float) or dtype in SMALL
 
 
 # Words are taken apart and put together by shifts: memory on the stack would split their accesses.
@@ -164,11 +173,11 @@ def store(typingctx: Any, address: Any, word: Any) -> Any:
 
 
 @cache
-def _opening(dtype: Any) -> Any:
+def opening(dtype: Any) -> Any:
     """The intrinsic `(word) -> tuple`: its elements, widened."""
 
     def opened(typingctx: Any, word: Any) -> Any:
-        result = types.UniTuple(_wide(dtype), PACK * 8 // dtype.bitwidth)
+        result = types.UniTuple(widened(dtype), PACK * 8 // dtype.bitwidth)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             word = _word_of(builder, cgutils.unpack_tuple(builder, args[0]))
@@ -186,7 +195,7 @@ def _opening(dtype: Any) -> Any:
 
 
 @cache
-def _closing(dtype: Any) -> Any:
+def closing(dtype: Any) -> Any:
     """The intrinsic `(tuple) -> word`: of elements that have been widened."""
 
     def closed(typingctx: Any, elements: Any) -> Any:
@@ -214,7 +223,7 @@ def element_at(typingctx: Any, like: Any, address: Any) -> Any:
         element = context.unpack_value(builder, like.dtype, place)
         return context.cast(builder, element, like.dtype, sig.return_type)
 
-    return _wide(like.dtype)(like, types.intp), codegen
+    return widened(like.dtype)(like, types.intp), codegen
 
 
 @cuda.jit(device=True)
@@ -279,9 +288,9 @@ def copying(scope: str) -> Any:
 # --- several places, combined
 
 
-def _adding(op: str, dtype: Any) -> Any:
+def adding(op: str, dtype: Any) -> Any:
     """The device function that combines the elements of a tuple with those of a word."""
-    scope = {"combine": cuda.jit(device=True)(COMBINE[op]), "opened": _opening(dtype)}
+    scope = {"combine": cuda.jit(device=True)(COMBINE[op]), "opened": opening(dtype)}
     elements = " ".join(f"combine(a[{k}], b[{k}])," for k in range(PACK * 8 // dtype.bitwidth))
     exec(f"def add(a, word):\n    b = opened(word)\n    return ({elements})", scope)  # noqa: S102
     return cuda.jit(device=True)(scope["add"])
@@ -289,7 +298,7 @@ def _adding(op: str, dtype: Any) -> Any:
 
 def _in_packs(op: str, dtype: Any, share: Any, place: Any) -> Any:
     """The device function that combines `n` words `at` bytes from `place(src, which, k)` on."""
-    opened, closed, add = _opening(dtype), _closing(dtype), _adding(op, dtype)
+    opened, closed, add = opening(dtype), closing(dtype), adding(op, dtype)
 
     @cuda.jit(device=True)
     def packs(target, src, which, places, at, n):
@@ -349,7 +358,7 @@ def combining(op: str, dtype: Any, share: Any, place: Callable[..., Any]) -> Any
                 total = combine(total, element_at(dst, place(src, which, k) + size * i))
             dst[i] = total
 
-    if not isinstance(dtype, types.Integer | types.Float) and dtype not in SMALL:
+    if not has_packs(dtype):
 
         @cuda.jit(device=True)
         def one_by_one(dst, src, which, places):
