@@ -1,10 +1,11 @@
-"""Sum an array over all PEs of a team: four algorithms, one plan.
+"""Sum an array over all PEs of a team: five algorithms, one plan.
 
     one shot     each PE sends all of its array to every other, and adds up what it has
     two shot     each PE adds up one part for all: parts go there, sums come back
     ring         parts travel round a ring, and are added to at each stop; then once more, as sums
     multicast    each PE loads the sums of one part from all, and stores them on all: the switch
                  adds and copies; where there is none, the PE does
+    ll           one shot, with a flag beside each 4 bytes: no signals, no fences; for small arrays
 
     two shot, 3 PEs, arrays of parts a b c:
 
@@ -29,12 +30,22 @@ What a PE sends, for n PEs and arrays of S bytes in P pieces:
     two shot      2 (n - 1) S / n    2 (n - 1) P
     ring          2 (n - 1) S / n    2 (n - 1) P, one after the other
     multicast     S / n              2 (n - 1) P, all of them signals; it loads S / n sums, too
+    ll            2 (n - 1) S        (n - 1) P; it sends 2 S to itself, too
+
+The rule of `plan` holds for ll without a fence. Its flag is the epoch, and each PE sends to every
+other in each epoch, and receives from it. That PE q was done with a box of epoch e - 2 before PE p
+writes to it again follows from what each of them does one after the other. A thread of q has the
+value of a unit before it leaves the loop that waits for it; q's block meets, then sends in epoch
+e - 1. p receives that; its block meets, then it sends in epoch e. No store is made before a branch
+that it depends on is decided, so none of p's is there before q has all units of epoch e - 2. And
+the flag of a unit is never that of epoch e before its data are: they are one word. In two slots the
+flags are those of e - 2 or, where a piece is shorter, of earlier epochs: all others than e.
 
 There are n - 1 additions for each element, on one PE; with one shot, on each. All PEs add up the
 addends of an element in the same order, or take one PE's sum, so all end with the same bits. One
 shot and two shot are those of TensorRT-LLM and vLLM for NVLink, the multicast is theirs for NVLink
 SHARP; the ring is that of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
-of workstations", J. Parallel Distrib. Comput. 69, 2009.
+of workstations", J. Parallel Distrib. Comput. 69, 2009; ll is the protocol of that name in NCCL.
 """
 
 from __future__ import annotations
@@ -147,8 +158,19 @@ def ring(mine, boxes, signals, sums, summed, near, team, epoch):
             shmem.copy_block(mine[first:last], box[: last - first])
 
 
+@shmem.jit(device=True)
+def ll(mine, boxes, signals, sums, summed, near, team, epoch):
+    """As `one_shot`; `boxes` (n, units), one for what comes from each PE, itself included."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    for k in range(1, n + 1):
+        shmem.put_ll_block(boxes[me], mine, epoch, member(team, (me + k) % n))
+    shmem.reduce_ll_block(mine, boxes[:n], epoch, "sum")
+
+
 # Those who have no `sums` get empty ones.
-SUMMING = {"one_shot": one_shot, "two_shot": two_shot, "ring": ring, "multicast": multicast}
+SUMMING = {
+    "one_shot": one_shot, "two_shot": two_shot, "ring": ring, "multicast": multicast, "ll": ll,
+}  # fmt: skip
 
 
 def kernel_for(sum_piece: Any) -> Any:
@@ -209,7 +231,7 @@ class AllReduce(InPieces):
     """Sum arrays of `size` elements of `dtype` over a team, in place: `plan(x)`.
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
-    "one_shot", "two_shot", "ring" or "multicast" (see the module); by default what the size
+    "one_shot", "two_shot", "ring", "multicast" or "ll" (see the module); by default what the size
     suggests. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. float16 and
     bfloat16 are added as float32, and rounded once; by "ring" at each PE.
     """
@@ -219,7 +241,7 @@ class AllReduce(InPieces):
         algorithm: str | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(size, dtype, team, blocks, threads)
-        self.algorithm = algorithm or suggested(size * self.dtype.itemsize, self.n_pes)
+        self.algorithm = algorithm or suggested(self, size * self.dtype.itemsize)
         self._workspace = workspace(self, self.algorithm, self.piece, dtype)
 
     def __call__(self, x: Any, *, stream: Any = 0) -> None:
@@ -239,9 +261,16 @@ class AllReduce(InPieces):
 SMALL = 32 << 10  # bytes
 
 
-def suggested(nbytes: int, n_pes: int) -> str:
-    """The algorithm for arrays of so many bytes."""
-    return "one_shot" if n_pes <= 2 or nbytes <= SMALL else "two_shot"
+def suggested(plan: Plan, nbytes: int) -> str:
+    """The algorithm for arrays of so many bytes.
+
+    Each sends more than the next, and has less to wait for: ll no fences and signals, which on GPUs
+    take as long as `tuning().ll_bytes`; one shot one round of them, two shot two.
+    """
+    n = plan.n_pes
+    if plan.reachable and 0 < (n - 1) * nbytes <= plan.tuning.ll_bytes:
+        return "ll"
+    return "one_shot" if n <= 2 or nbytes <= SMALL else "two_shot"
 
 
 def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, ...]:
@@ -251,21 +280,28 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
             f"{type(plan).__name__}: there is no algorithm {algorithm!r}; "
             f"there are {', '.join(SUMMING)}"
         )
-    if algorithm == "multicast" and not plan.reachable:
+    if algorithm in ("multicast", "ll") and not plan.reachable:
         raise shmem.ArgumentError(
-            f"{type(plan).__name__}: the algorithm 'multicast' loads and stores in the memory of "
+            f"{type(plan).__name__}: the algorithm {algorithm!r} loads and stores in the memory of "
             "all members of the team, and not all are in TEAM_SHARED; take another one"
         )
     n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
     shapes = {
         "one_shot": (n, piece), "ring": (max(1, 2 * (n - 1)), part), "multicast": (1, piece),
+        "ll": (n, units_for(piece, dtype)),
     }  # fmt: skip
     shape = shapes.get(algorithm, (n, part))
+    boxed = "uint64" if algorithm == "ll" else dtype
     sums = piece if algorithm in ("two_shot", "multicast") else 0
     return (
-        plan.boxes(blocks, *shape, dtype=dtype), plan.signals(blocks, max(n, shape[0])),
+        plan.boxes(blocks, *shape, dtype=boxed), plan.signals(blocks, max(n, shape[0])),
         plan.boxes(blocks, sums, dtype=dtype), plan.signals(blocks, n), plan.reachable,
     )  # fmt: skip
+
+
+def units_for(piece: int, dtype: Any) -> int:
+    """How many units of LL a box has: an even number, so that all boxes begin at 16 bytes."""
+    return 2 * -(-piece * int(np.dtype(dtype).itemsize) // 8)
 
 
 def traffic(algorithm: str, n: int, nbytes: int, pieces: int) -> tuple[int, int]:
@@ -274,6 +310,8 @@ def traffic(algorithm: str, n: int, nbytes: int, pieces: int) -> tuple[int, int]
         return (n - 1) * nbytes, (n - 1) * pieces
     if algorithm == "multicast":
         return -(-nbytes // n), 2 * (n - 1) * pieces
+    if algorithm == "ll":
+        return 8 * (n - 1) * -(-nbytes // 4), (n - 1) * pieces
     return 2 * (n - 1) * -(-nbytes // n), 2 * (n - 1) * pieces
 
 

@@ -128,7 +128,7 @@ class AllReduceRMSNorm(Plan):
             )
         self.shape, self.dtype, self.eps = (tokens, hidden), np.dtype(dtype), float(eps)
         nbytes = tokens * hidden * self.dtype.itemsize
-        self.algorithm = algorithm or suggested(nbytes, self.n_pes)
+        self.algorithm = algorithm or suggested(self, nbytes)
         share = -(-tokens // self.blocks)
         self.rows = max(1, min(most_in_piece(self, dtype) // max(1, hidden), share))
         self._factors = shmem.device_array(

@@ -23,7 +23,8 @@ class Tuning:
     and columns of a product of matrices that is sent as soon as it is made; `product_rows`, rows of
     a product that is not sent, all columns at once, or 0 where a `tile` is best for these, too;
     `kernel_products`, how many products of two numbers a kernel that multiplies may have to be
-    better than the library beside one that sends, None where it always is.
+    better than the library beside one that sends, None where it always is;
+    `ll_bytes`, the data up to which a PE sends what all need to all others by LL, in one call.
     Plans use it for what the user does not set.
     """
 
@@ -33,6 +34,7 @@ class Tuning:
     piece_bytes: int
     tile: tuple[int, int]
     product_rows: int
+    ll_bytes: int
     kernel_products: int | None = None
 
     def over_a_network(self) -> Tuning:

@@ -6,7 +6,7 @@ import pytest
 from numba import types
 
 from gpushmem.ops import OPS
-from gpushmem.ops.roles import Reduction
+from gpushmem.ops.roles import OwnUnits, Reduction, RemoteUnits
 
 KERNEL = """
 def {name}({params}):
@@ -27,7 +27,9 @@ INTS = [
     "nelems",
     "timeout_ns",
     "number",
+    "flag",
 ]
+UNITS = RemoteUnits, OwnUnits
 OWN = ("gemm", "ask_smem", "trace_range_start", "trace_range_end")  # call none of NVSHMEM's
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
@@ -60,7 +62,7 @@ def dtype_of(name):
 
 def dtypes_of(op, which=None):
     """The dtypes, by name, that NVSHMEM has a row for."""
-    stated = next((role.dtypes for role in op.arrays.values()), ())
+    stated = next((role.dtypes for role in op.arrays.values() if role not in UNITS), ())
     if stated:
         return stated
     if op.named(Reduction):
@@ -115,6 +117,8 @@ def _type(op, name, element):
         return array_of(element) if op.base.endswith("_vector") else element
     if name == "accumulate":
         return types.boolean
+    if op.arrays.get(name) in UNITS:
+        element = types.uint64
     ndim = op.arrays[name].ndim if name in op.arrays else None
     return array_of(element) if ndim is None else types.Array(element, ndim, "A")
 

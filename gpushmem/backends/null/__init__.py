@@ -14,6 +14,7 @@ ABOUT = About(
         piece_bytes=512 << 10,
         tile=(512, 1024),
         product_rows=2048,
+        ll_bytes=0,
     ),
     shares_memory=False,
 )

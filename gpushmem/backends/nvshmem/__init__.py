@@ -13,6 +13,7 @@ TUNING = Tuning(
     tile=(128, 128),
     product_rows=0,
     kernel_products=1 << 32,
+    ll_bytes=448 << 10,  # NVLink sends that in the 1 us that a fence and a signal take, or less
 )
 
 ABOUT = About(
