@@ -9,10 +9,10 @@ from gpushmem.artifacts.gpu_model import LANES
 from gpushmem.check.conditions import Write
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import NO_INTEGER, PHASE, Record
-from gpushmem.check.vector_clock import CALLED, DONE, READ, Bit, Clock, is_fenced
+from gpushmem.check.vector_clock import CALLED, DONE, READ, UNITS, Bit, Clock, is_fenced
 from gpushmem.ops import OPS, QP_DEFAULT
 from gpushmem.ops.roles import QueuePair, QueuePairs
-from gpushmem.ops.row import DATA, READS, Effect, Op
+from gpushmem.ops.row import DATA, READS, UNIT, Effect, Op
 
 __all__ = [
     "ROWS",
@@ -88,6 +88,11 @@ class Call:
         self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
         # Its number among those of its PE for the same target; a signal has the next. How many.
         self.bit, self.parts = 0, 0
+
+    @property
+    def units(self) -> Extent | None:
+        """The units that it puts, or waits for."""
+        return next((one for one in self.effects if one.effect.kind == UNIT), None)
 
     @property
     def fetches(self) -> bool:
@@ -179,23 +184,24 @@ def _news(call: Call, clock: Clock) -> Clock:
     if call.op.facts.meets:
         return clock.copy()
     news = Clock()
-    for kind in (CALLED, READ, DONE):
+    for kind in (CALLED, READ, DONE, UNITS):
         key = kind, call.by, call.pe
         for bit in range(call.bit, call.bit + call.parts):
             if clock.has(*key, bit):
                 news.put(key, bit)
-    learned = LEARNED.get(call.op.facts.orders)
+    learned = LEARNED.get("units" if call.op.waits else call.op.facts.orders)
     for key, mask in clock.masks.items():
         if learned is not None and learned(key[0]):
             news.know(key, mask)
     return news
 
 
-# Of calls that order: the kinds of masks that a group learns from who acts for it.
+# Of calls that order, or wait for units: the kinds of masks that a group learns from who acts for it.
 LEARNED: dict[str, Callable[[Any], bool]] = {
     "flush": lambda kind: kind == READ,
     "quiet": lambda kind: kind in (READ, DONE),
     "fence": is_fenced,
+    "units": lambda kind: kind == UNITS,
 }
 
 

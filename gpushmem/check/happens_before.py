@@ -19,6 +19,7 @@ from bisect import bisect, bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from gpushmem.check.conditions import Write
 from gpushmem.check.history import Atomic, Divergence, Earlier, History, Observer, Turn
 from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Record, Trace, as_records
-from gpushmem.check.pe_memory import CELL, Pe, looked_at, refused, unheard
+from gpushmem.check.pe_memory import CELL, Pe, ends_of_units, looked_at, refused, unheard
 from gpushmem.check.synchronization import HOW, Update
 from gpushmem.check.turns import CHANGES_NOTHING, changes_nothing
 from gpushmem.check.vector_clock import (
@@ -42,12 +43,13 @@ from gpushmem.check.vector_clock import (
     ENDED,
     OUT,
     READ,
+    UNITS,
     UPDATED,
     Bit,
     Clock,
 )
 from gpushmem.ops.roles import FromMembers
-from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
+from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UNIT
 from gpushmem.progress import watched
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
@@ -58,6 +60,10 @@ LOOKS = [
     number for number, op in enumerate(ROWS)
     if any(effect.kind != DATA for effect in op.facts.effects)
     and (op.waits or op.returns.dtype is not None)
+]  # fmt: skip
+WITH_UNITS = [
+    number for number, op in enumerate(ROWS)
+    if any(effect.kind == UNIT for effect in op.facts.effects)
 ]  # fmt: skip
 WAITS = [number for number, op in enumerate(ROWS) if op.waits]
 AT_ONCE = 1 << 13  # events that are read together
@@ -97,9 +103,12 @@ class _Replay:
         )
         # Stamps of allocations.
         self._since = {pe.pe: [a["since"] for a in pe.arrays] for pe in self.pes.values()}
-        self._looked_at: set[int] = set()
+        self._looked_at, ends = set[int](), set[int]()
         for pe in self.pes.values():
             self._looked_at |= looked_at(pe, pe.trace.records, LOOKS)
+            ends |= ends_of_units(pe, pe.trace.records, WITH_UNITS)
+        self.waits.ends = sorted(ends)
+        self._looked_at |= {end >> CELL for end in ends}
         self._order = self._sorted()
 
     def _sorted(self) -> Any:
@@ -429,6 +438,8 @@ class _Replay:
             self._effects(pe, call, known)
             for part in range(call.parts):
                 call.mark(clock, CALLED, part)
+            if call.units is not None and not op.waits:
+                call.mark(clock, UNITS)
         self._spread(pe, record, call, clock)
 
     def _stored_on(self, pe: Pe, call: Call) -> int:
@@ -462,7 +473,7 @@ class _Replay:
         returned = completion is not None and completion.data == RETURN
         if call.effects and (local or fetches or returned):
             call.mark(clock, DONE)
-        if record.launch and (facts.meets or op.waits or fetches):
+        if record.launch and (facts.meets or (op.waits and not call.units) or fetches):
             launch = pe.launches[record.launch]
             threads = range(*threads_of(launch, call, record.thread))
             launch.acquire(threads, record.clock)
@@ -503,19 +514,25 @@ class _Replay:
             over = call.over(READ if local_read else DONE, signal)
             atomic = effect.kind != DATA or op.plain in ("p", "g")
             pieces = size, stride, times
-            if atomic and times == 1:  # word by word
+            rows = [start]
+            if effect.kind == UNIT:
+                rows = [start + k * stride for k in range(times)]
+                pieces = item, item, size // item
+            elif atomic and times == 1:  # word by word
                 pieces = item, item, size // item
             now = told if signal else reading if effect.how == READS else arriving
             call.word = spaces[0], start
             if atomic and times:
                 call.words.append((*call.word, item, pieces[2], effect.how != READS))
-            if effect.how != READS and atomic:
+            if effect.how != READS and effect.kind == UNIT:
+                self.waits.put_units(pe, call, spaces[0], now)
+            elif effect.how != READS and atomic:
                 looked_at = start >> CELL in self._looked_at
                 self.waits.write(call, effect, call.word, now, over, looked_at)
-            for space in spaces if times else ():
+            for space, first in product(spaces, rows) if times else ():
                 self._add(
                     Access(
-                        space, start, *pieces, effect.how != READS, atomic, pe.pe,
+                        space, first, *pieces, effect.how != READS, atomic, pe.pe,
                         launch, record.thread, 0, record.clock, call.site, op, call,
                         over, now, call.stamp,
                     )

@@ -54,7 +54,7 @@ from gpushmem.native.memory import (
 )
 from gpushmem.native.structs import offset, view
 from gpushmem.ops import OPS, Op
-from gpushmem.ops.roles import QueuePairs, Value
+from gpushmem.ops.roles import QueuePairs, UnitFlag, Value
 from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.ops.row import THREAD as THREAD_SCOPE
 from gpushmem.simt.functions import device, inlined, kept
@@ -590,6 +590,8 @@ def generate(call: Any) -> None:
     given = call.argtypes["dst"].dtype if op.named(Value) else call.argtypes.get("value")
     if isinstance(given, types.Integer):
         value = call.integer("value")
+    elif op.named(UnitFlag):
+        value = call.builder.and_(call.integer("flag"), i64(0xFFFFFFFF))
     elif op.named(Value):
         scope |= NO_INTEGER
     elif op.named(QueuePairs):

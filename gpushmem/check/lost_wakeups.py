@@ -25,7 +25,7 @@ from gpushmem.check.synchronization import Update
 from gpushmem.check.vector_clock import CALLED, Bit
 from gpushmem.simt.observe import STORE
 
-__all__ = ["Missed", "NotResident", "missed", "not_resident"]
+__all__ = ["Confused", "Missed", "NotResident", "confused", "missed", "not_resident"]
 
 
 class Missed(NamedTuple):
@@ -40,6 +40,15 @@ class Missed(NamedTuple):
 
 class NotResident(NamedTuple):
     """A write, and a wait for it in a block that may keep that of the write from running."""
+
+    write: Access
+    wait: Access
+    element: int
+    seen: int
+
+
+class Confused(NamedTuple):
+    """A write of a flag, a wait that may take other data for it, and how often there are such."""
 
     write: Access
     wait: Access
@@ -62,11 +71,21 @@ def not_resident(history: History) -> list[NotResident]:
     return as_one(found, _lines, _place)
 
 
-def _lines(one: Missed | NotResident) -> tuple[str, str]:
+def confused(history: History) -> list[Confused]:
+    """All of them, those of the same two lines as one."""
+    by_call = _by_call(history)
+    found = []
+    for call, element, where, write in history.waits.confused:
+        wait = by_call[_name(call)]
+        found.append(Confused(_write(by_call, write, where, wait.size), wait, element, 1))
+    return as_one(found, _lines, _place)
+
+
+def _lines(one: Missed | NotResident | Confused) -> tuple[str, str]:
     return one.write.site, one.wait.site
 
 
-def _place(one: Missed | NotResident) -> tuple[Any, ...]:
+def _place(one: Missed | NotResident | Confused) -> tuple[Any, ...]:
     """Where it is."""
     return tuple((a.pe, a.launch, a.thread, a.when, a.start) for a in (one.write, one.wait))
 
@@ -104,8 +123,9 @@ def _is_unclear(history: History, where: Any, size: int) -> bool:
 
 
 def _by_call(history: History) -> dict[Bit, Access]:
-    """What operations do to words that are waited for, by their calls."""
-    return {_name(a.call): a for a in history.accesses if a.call is not None and a.atomic}
+    """What operations do to words that are waited for, by their calls: to the first of several."""
+    accesses = reversed(history.accesses)
+    return {_name(a.call): a for a in accesses if a.call is not None and a.atomic}
 
 
 def _name(call: Call) -> Bit:

@@ -11,18 +11,18 @@ import numpy as np
 
 from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
-from gpushmem.check.calls import Call
+from gpushmem.check.calls import ROWS, Call, extent
 from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Launch, Times
 from gpushmem.check.log import SHARED, Record, Trace
 from gpushmem.check.vector_clock import DEFAULT_QPS, EARLIER, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.ops.row import SIGNAL
+from gpushmem.ops.row import SIGNAL, UNIT
 from gpushmem.simt.observe import ADD, ATOMIC, LOAD, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
 
 CELL = 3  # bits of an offset within a word of 8 bytes
-__all__ = ["CELL", "Pe", "looked_at", "refused", "unheard", "unheard_sums"]
+__all__ = ["CELL", "Pe", "ends_of_units", "looked_at", "refused", "unheard", "unheard_sums"]
 
 
 class Pe:
@@ -203,15 +203,37 @@ class Pe:
         return made
 
 
-def looked_at(pe: Pe, records: Any, looks: Iterable[int]) -> set[int]:
-    """The words, as offsets >> CELL, that calls of some rows, or atomic operations, look at."""
+def _effects_of(records: Any, rows: Iterable[int]) -> tuple[Any, Any]:
+    """The words of the effects of calls of some rows; and of each effect the row."""
     places = np.flatnonzero(np.isin(records["kind"], (log.OP, log.EFFECT)))
     places = places[np.lexsort((records["thread"][places], records["launch"][places]))]
     kinds, words = records["kind"][places], records["words"][places]
     call = np.cumsum(kinds == log.OP)
-    looking = np.zeros(call.max(initial=0) + 1, bool)
-    looking[call[kinds == log.OP]] = np.isin(words[kinds == log.OP, 0], [*looks])
-    effects = words[(kinds == log.EFFECT) & looking[call]]
+    row = np.full(call.max(initial=0) + 1, -1)
+    row[call[kinds == log.OP]] = words[kinds == log.OP, 0]
+    chosen = (kinds == log.EFFECT) & np.isin(row[call], [*rows])
+    return words[chosen], row[call][chosen]
+
+
+def ends_of_units(pe: Pe, records: Any, rows: Iterable[int]) -> set[int]:
+    """Where what calls of some rows put, or wait for, begins and ends, as offsets in heaps.
+
+    Between two such places units are put, and waited for, together: the first stands for all.
+    """
+    found = set()
+    words, ops = _effects_of(records, rows)
+    for op, *effect in np.unique(np.column_stack([ops, words]), axis=0).tolist():
+        one = extent(ROWS[op], effect)
+        if one.effect.kind == UNIT:
+            start = pe.place(one.address, 0)[1]
+            starts = range(start, start + max(one.stride * one.times, 1), max(one.stride, 1))
+            found |= {*starts, *(first + one.size for first in starts)}
+    return found
+
+
+def looked_at(pe: Pe, records: Any, looks: Iterable[int]) -> set[int]:
+    """The words, as offsets >> CELL, that calls of some rows, or atomic operations, look at."""
+    effects, _ = _effects_of(records, looks)
     updates = records["words"][records["kind"] == log.UPDATE]
     used = updates[updates[:, 1] >> 8 != 0, 0]
     starts = [*effects[:, 1].tolist(), *np.unique(used).tolist()]

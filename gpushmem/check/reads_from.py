@@ -19,7 +19,7 @@ import bisect
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from gpushmem.check.conditions import (
@@ -32,12 +32,12 @@ from gpushmem.check.conditions import (
     some_without,
     total,
 )
-from gpushmem.check.vector_clock import CALLED, DONE, NONE, UPDATED, Bit, Bits, Clock, Masks
+from gpushmem.check.vector_clock import CALLED, DONE, NONE, UNITS, UPDATED, Bit, Bits, Clock, Masks
 from gpushmem.ops import CMP_EQ
 
 __all__ = ["Replaced", "Word"]
 
-COMMON = CALLED, DONE, UPDATED  # in what all of several writes know
+COMMON = CALLED, DONE, UPDATED, UNITS  # in what all of several writes know
 MOST_WRITES = 50_000  # of a word
 KNOWN_WORK = 5  # to take note of a write that is known, against that of looking at one
 MOST_WORK = 1_000_000  # of a word, in writes that are looked at: about a second
@@ -222,6 +222,10 @@ class Word:
         """
         return None if self.is_long else self._hearing(who, clock).replaced(compare, value)
 
+    def confused(self, who: Bit, clock: Clock, value: int) -> Write | None:
+        """A write of a value that a wait for it may take for another one; None: there is none."""
+        return None if self.is_long else self._hearing(who, clock).confused(value)
+
     def _hearing(self, who: Bit, clock: Clock) -> _Hearing:
         if self._index is None:
             self._index, self._puts = _Index(self.writes.values()), 0
@@ -335,6 +339,11 @@ class _Hearing:
         if not fails(compare, number, value):
             return None
         return Replaced(_first(changes), None)
+
+    def confused(self, value: int) -> Write | None:
+        """See `Word.confused`: there are two, or the word has the value before it is written."""
+        two = list(islice(self._satisfying(CMP_EQ, value), 2))
+        return two[-1] if len(two) > (value not in self._known.numbers()) else None
 
     def known_by_all(self, compare: int, value: int) -> Clock:
         """What those writes know of which one at least has come before the wait."""

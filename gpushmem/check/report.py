@@ -9,7 +9,7 @@ from typing import Any
 from gpushmem.check.accesses import Access, line_in
 from gpushmem.check.bounds import Outside
 from gpushmem.check.history import Divergence, History
-from gpushmem.check.lost_wakeups import Missed, NotResident
+from gpushmem.check.lost_wakeups import Confused, Missed, NotResident
 from gpushmem.check.memory_names import named, named_memory, of, of_array, of_block
 from gpushmem.check.problem import Problem
 from gpushmem.check.race_problem import race_problems
@@ -24,6 +24,7 @@ KINDS = {
     "ordering": "an operation is used before it is sure to be over",
     "scope": "an operation is atomic for fewer threads than use it",
     "missed": "a value that is waited for may be replaced before it is seen",
+    "flag": "a wait for a flag may take other data that have the same flag",
     "resident": "a block waits for another, which may not run at the same time",
     "bounds": "memory is accessed that belongs to no array",
     "unwritten": "memory is read that nobody has written",
@@ -35,6 +36,7 @@ def problems(
     history: History,
     found: list[Race],
     missed: list[Missed],
+    confused: list[Confused],
     not_resident: list[NotResident],
     bounds: list[Outside],
     unwritten: list[Unwritten],
@@ -48,6 +50,7 @@ def problems(
         (_Unwritten(history, one) for one in unwritten),
         race_problems(history, found),
         (_Missed(history, one) for one in missed),
+        (_Confused(history, one) for one in confused),
         (_NotResident(history, one) for one in not_resident),
         _divergent(history),
     )
@@ -204,13 +207,20 @@ def _divergent(history: History) -> list[Problem]:
     return [_Divergent(history, some[0], len(some)) for some in found.values()]
 
 
-class _Endless(Problem):
-    """A wait that may never end, in words."""
+class _OfWait(Problem):
+    """A wait, and a write that is not as the wait needs it, in words."""
 
-    def __init__(self, history: History, found: Missed | NotResident) -> None:
+    def __init__(self, history: History, found: Missed | Confused | NotResident) -> None:
         self.history, self.element, self.seen = history, found.element, found.seen
         self.write, self.wait = found.write, found.wait
         self.accesses = [(self.write, self.write.thread), (self.wait, self.wait.thread)]
+
+    def memory(self) -> str:
+        return of(self.history, self.wait, self.wait.start + self.element * self.wait.size)
+
+
+class _Endless(_OfWait):
+    """A wait that may never end, in words."""
 
     def what(self) -> str:
         name = self.wait.op.name if self.wait.op else "a loop of atomic operations"
@@ -220,8 +230,20 @@ class _Endless(Problem):
         """Why it may not."""
         raise NotImplementedError
 
-    def memory(self) -> str:
-        return of(self.history, self.wait, self.wait.start + self.element * self.wait.size)
+
+class _Confused(_OfWait):
+    """A wait for a flag that other data have, in words."""
+
+    def kind(self) -> str:
+        return "flag"
+
+    def what(self) -> str:
+        return KINDS["flag"]
+
+    def cure(self) -> str:
+        call = self.wait.call
+        flag = "" if call is None else f", not {call.value} again"
+        return f"missing: a flag of its own for this write{flag}: a number that counts the calls"
 
 
 class _NotResident(_Endless):

@@ -19,7 +19,7 @@ from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Taken
 from gpushmem.check.log import HOST, VALUE, Record, as_records
 from gpushmem.check.pe_memory import Pe, unheard_sums
 from gpushmem.check.reads_from import Heard, Replaced, Word
-from gpushmem.check.vector_clock import CALLED, EARLIER, UPDATED, Bit, Clock
+from gpushmem.check.vector_clock import CALLED, EARLIER, UNITS, UPDATED, Bit, Clock
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, STORE, XOR
@@ -217,17 +217,20 @@ class Waits:
         # those who look at every other order, too.
         self.exact = exact
         self.hears = False  # whether waits order anything yet
+        self.ends: list[int] = []  # of what is put as units: see `ends_of_units`
         self.locks: list[Lock] = []
         self._sections: dict[Any, list[Section]] = {}  # by word, and which bits of it
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
+        # ... and, of a wait for a flag, the write of the same flag that it may take for another.
+        self.confused: list[tuple[Call, int, Any, Write]] = []
         # ... and the write of another block that it is for, which may not run at the same time.
         self.not_resident: list[tuple[Call | Update, int, Any, Write]] = []
 
     def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
         self._last = last
-        self.missed, self.not_resident = [], []
+        self.missed, self.confused, self.not_resident = [], [], []
         for word in self.words.values():
             word.begin()
         for where, store, value, site in stores:
@@ -374,11 +377,20 @@ class Waits:
         if op.base == "signal_fetch":
             compare, value = CMP_EQ, result
         _, address, item, size, _, _ = looked[0]
-        for index in _looked_at(call, size // item, result):
-            where = pe.place(address + index * item, call.record.launch)
+        kind, places = CALLED, self.units(pe, call)
+        if call.units is not None:
+            kind = UNITS
+        else:
+            indices = _looked_at(call, size // item, result)
+            places = [(k, pe.place(address + k * item, call.record.launch)) for k in indices]
+        for index, where in places:
             # Who knows this of the wait, comes after it.
-            call.mark(clock, CALLED)
-            who, expected = call.over(CALLED), values.get(index, value)
+            call.mark(clock, kind)
+            who, expected = call.over(kind), values.get(index, value)
+            if self._last and call.units is not None:
+                same = self.words[where].confused(who, clock, expected)
+                if same is not None:
+                    self.confused.append((call, index, where, same))
             if self._last and op.waits and not op.base.endswith(ONE_OF_SEVERAL):
                 replaced = self.words[where].replaced(who, clock, compare, expected)
                 if replaced is not None:
@@ -392,6 +404,29 @@ class Waits:
                 waits, compare, expected = False, CMP_EQ, result
             block = pe.block_of(call.who())
             self._hear(where, who, index, clock, compare, expected, block, stamp, reads=not waits)
+
+    def units(self, pe: Pe, call: Call, space: Any = None) -> list[tuple[int, Any]]:
+        """Of the units of a call those that stand for all: their numbers, and places.
+
+        In this PE's memory, or in another one.
+        """
+        one, found = call.units, []
+        if one is None:
+            return []
+        here, start = pe.place(one.address, call.record.launch)
+        for k in range(one.times):
+            first = start + k * one.stride
+            low, high = (bisect_left(self.ends, end) for end in (first, first + one.size))
+            found += [((at - start) // one.item, (space or here, at)) for at in self.ends[low:high]]
+        return found
+
+    def put_units(self, pe: Pe, call: Call, space: Any, clock: Clock) -> None:
+        """What a call puts tells who waits for it of other units, and of changes of words alone."""
+        relaxed = {key: mask for key, mask in clock.masks.items() if key[0] in (UNITS, UPDATED)}
+        told = Clock(masks=relaxed)
+        call.update = Change(call.over(UNITS), "set", call.value)
+        for _, where in self.units(pe, call, space):
+            self.words[where].put(Write(*call.update, told, call, call.stamp))
 
     def _needs_others(
         self, pe: Pe, call: Call | Update, index: int, where: Any, clock: Clock, heard: Any

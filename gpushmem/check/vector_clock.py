@@ -6,7 +6,8 @@ those that have arrived, that have been fenced, and that arrive before what is w
 `masks` has numbers of many things, and those in a set are known: the launches of a
 PE that have ended, and of the operations that a PE has called for another (or for itself) those
 that were called, that have read their sources, whose data have arrived, and whose data arrive
-before what is written to the same PE from now on, on the same queue pair.
+before what is written to the same PE from now on, on the same queue pair. Of the calls that put
+units, or wait for them, those that are known by units alone: that orders nothing but units.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any, NamedTuple
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 
 __all__ = [
-    "CALLED", "DEFAULT_QPS", "DONE", "EARLIER", "ENDED", "NONE", "OUT", "READ", "SENT", "UPDATED",
-    "Bit", "Bits", "Clock", "Masks", "fenced_on", "is_fenced", "qps_in",
+    "CALLED", "DEFAULT_QPS", "DONE", "EARLIER", "ENDED", "NONE", "OUT", "READ", "SENT", "UNITS",
+    "UPDATED", "Bit", "Bits", "Clock", "Masks", "fenced_on", "is_fenced", "qps_in",
 ]  # fmt: skip
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
-CALLED, READ, DONE, FENCED, ENDED, UPDATED, BEFORE = range(7)
+CALLED, READ, DONE, FENCED, ENDED, UPDATED, BEFORE, UNITS = range(8)
 # What ends a key of `Clock.times`: of what was stored to other PEs' memory, and has arrived there,
 # or has been fenced (for what arrives before what is written to one PE see `_to`); of loads, and of
 # stores that another PE need not see, but may overwrite.
