@@ -170,6 +170,7 @@ RUNS = {
     "far": (all_reduce, "one_shot", False),  # as on several machines
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
+    "ll": (all_reduce, "ll"),
     "exchange": (collective, AllToAll),
     "reduce_scatter": (collective, ReduceScatter),
     "broadcast": (collective, Broadcast),
