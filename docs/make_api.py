@@ -80,13 +80,10 @@ def _extent(op, effect):
     where = " on `pe`" if issubclass(role, REMOTE) else ""
     if issubclass(role, roles.FromMembers | roles.ToMembers):
         where = " of every member"
-    return (
-        what
-        + where
-        + {"data": "", "atomic": ", atomically", "signal": ", as a signal"}[effect.kind]
-    )
+    return what + where + KINDS[effect.kind]
 
 
+KINDS = {"data": "", "atomic": ", atomically", "signal": ", as a signal", "unit": ", as units"}
 REMOTE = roles.Remote, roles.Element
 
 

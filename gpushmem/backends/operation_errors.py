@@ -117,8 +117,8 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
     NO_ROOM: (ArgumentError, "dst has {0} elements, and needs {1}"),
     FAR: (
         SymmetryError,
-        "PE {0} is on another node: loads and stores, with peer_array or put_ll, do not reach it; use "
-        "put or get. PEs that they reach are in TEAM_SHARED",
+        "PE {0} is on another node: loads and stores, with peer_array or put_ll, do not reach it; "
+        "use put or get. PEs that they reach are in TEAM_SHARED",
     ),
     FAR_TEAM: (
         SymmetryError,

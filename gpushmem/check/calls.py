@@ -196,7 +196,7 @@ def _news(call: Call, clock: Clock) -> Clock:
     return news
 
 
-# Of calls that order, or wait for units: the kinds of masks that a group learns from who acts for it.
+# Of calls that order, or wait for units: the masks that a group learns from who acts for it.
 LEARNED: dict[str, Callable[[Any], bool]] = {
     "flush": lambda kind: kind == READ,
     "quiet": lambda kind: kind in (READ, DONE),

@@ -105,7 +105,8 @@ COUNTED: dict[str, Callable[[Any, int], Any]] = {
 }
 # In the order in which `report.problems` takes what they find, after the races.
 SEARCHES: tuple[Callable[[History], Any], ...] = (
-    lost_wakeups.missed, lost_wakeups.confused, lost_wakeups.not_resident, bounds.outside, uninitialized.unwritten,
+    lost_wakeups.missed, lost_wakeups.confused, lost_wakeups.not_resident, bounds.outside,
+    uninitialized.unwritten,
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check.accesses import SHARED_MEMORY, other_pe
-from gpushmem.check.calls import Call, Change
+from gpushmem.check.calls import Call, Change, Extent
 from gpushmem.check.conditions import CHANGES, Write, changed
 from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Taken
 from gpushmem.check.log import HOST, VALUE, Record, as_records
@@ -205,6 +205,14 @@ def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
     return [k for k in range(n) if not status.get(k)]
 
 
+def _places(pe: Pe, call: Call, one: Extent, result: int) -> list[tuple[int, Any]]:
+    """Those words: their numbers, and places."""
+    return [
+        (k, pe.place(one.address + k * one.item, call.record.launch))
+        for k in _looked_at(call, one.size // one.item, result)
+    ]
+
+
 class Waits:
     """The words, and what was heard of their writes."""
 
@@ -376,21 +384,16 @@ class Waits:
         compare, value, values = call.compare, call.value, call.contents[0]
         if op.base == "signal_fetch":
             compare, value = CMP_EQ, result
-        _, address, item, size, _, _ = looked[0]
-        kind, places = CALLED, self.units(pe, call)
-        if call.units is not None:
-            kind = UNITS
-        else:
-            indices = _looked_at(call, size // item, result)
-            places = [(k, pe.place(address + k * item, call.record.launch)) for k in indices]
+        kind, places = UNITS, self.units(pe, call)
+        if call.units is None:
+            kind, places = CALLED, _places(pe, call, looked[0], result)
         for index, where in places:
             # Who knows this of the wait, comes after it.
             call.mark(clock, kind)
             who, expected = call.over(kind), values.get(index, value)
             if self._last and call.units is not None:
                 same = self.words[where].confused(who, clock, expected)
-                if same is not None:
-                    self.confused.append((call, index, where, same))
+                self.confused += [] if same is None else [(call, index, where, same)]
             if self._last and op.waits and not op.base.endswith(ONE_OF_SEVERAL):
                 replaced = self.words[where].replaced(who, clock, compare, expected)
                 if replaced is not None:

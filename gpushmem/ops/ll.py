@@ -1,13 +1,13 @@
-"""LL, for small messages: each word of 8 bytes has data and a flag, which tells that it has come."""
+"""LL, for small messages: each word of 8 bytes has data, and a flag that tells of them."""
 
 from __future__ import annotations
 
 from gpushmem.ops.roles import Loaded, OwnUnits, Pe, RemoteUnits, Stored, SwitchReduction, UnitFlag
 from gpushmem.ops.row import BLOCK, UNIT, WARP, declare, reads, writes
 
-LL = """A *unit* is a word of 8 bytes, an element of a uint64 array: 4 bytes of data, then the flag's
-low 32 bits. It is written and read in one piece, so whoever finds the flag has the data, and needs
-neither a fence nor a signal. NCCL calls this protocol LL, for low latency."""
+LL = """A *unit* is a word of 8 bytes, an element of a uint64 array: 4 bytes of data, then the low
+32 bits of the flag. It is written and read in one piece, so whoever finds the flag has the data,
+and needs neither a fence nor a signal. NCCL calls this protocol LL, for low latency."""
 
 
 @declare(reads("src"), writes("dst", "src", UNIT), scopes=(BLOCK, WARP), note=LL)

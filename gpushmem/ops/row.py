@@ -37,10 +37,10 @@ class Effect(NamedTuple):
 
     `how` it is accessed: READS, WRITES or UPDATES (reads and writes at once); `kind`: as DATA, in
     pieces and without order; as a SIGNAL, which is set, or added to if the argument `op` says so;
-    or as an ATOMIC element, which is changed as the operation's name says; or as UNITs, one for each
-    4 bytes of the extent, of every row of a matrix (`ops.ll`). `extent` says how much:
-    "0", the element 0; the name of an array, the first elements, as many as that has; "stride",
-    `nelems` elements, `{array}_stride` apart; "parts", as the operation's docstring says.
+    as an ATOMIC element, which is changed as the operation's name says; or as UNITs, one for each
+    4 bytes of the extent, in every row of a matrix (`ops.ll`). `extent` says how much: "0", the
+    element 0; the name of an array, the first elements, as many as that has; "stride", `nelems`
+    elements, `{array}_stride` apart; "parts", as the operation's docstring says.
     """
 
     how: str

@@ -22,7 +22,6 @@ NOT_NEEDED = {
     ),
     # Parts, for kernels of others, too.
     "kernels/parts.py:end:cuda.syncthreads()": "all threads have synchronised since `begin`",
-    "kernels/parts.py:end_at:cuda.syncthreads()": "all threads have synchronised since `begin`",
     "kernels/parts.py:complete:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/parts.py:complete:cuda.syncthreads() (2)": "`end` follows, which synchronises",
     "kernels/parts.py:block_sum:cuda.syncthreads() (3)": "who calls it synchronises afterwards",

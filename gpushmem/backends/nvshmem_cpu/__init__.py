@@ -18,7 +18,12 @@ def _missing() -> str | None:
 
 # Whole warps, which NVSHMEM's block operations need, and otherwise little: every thread is a fiber.
 TUNING = Tuning(
-    threads=32, moving_threads=32, blocks=2, piece_bytes=64 << 10, tile=(64, 64), product_rows=0,
+    threads=32,
+    moving_threads=32,
+    blocks=2,
+    piece_bytes=64 << 10,
+    tile=(64, 64),
+    product_rows=0,
     ll_bytes=0,
 )
 

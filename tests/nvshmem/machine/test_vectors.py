@@ -7,7 +7,7 @@ pytest.importorskip("nvshmem")
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
 from tests.nvshmem.machine import reader
-from tests.nvshmem.machine.reader import LOAD, STORE
+from tests.nvshmem.machine.reader import LOAD, STORE, SYS
 
 NAMES = "copy_block", "reduce_rows_block", "reduce_local_block"
 LINES = {"copy_block": 8, "reduce_rows_block": 4, "reduce_local_block": 4}  # loads side by side
@@ -15,13 +15,16 @@ LINES = {"copy_block": 8, "reduce_rows_block": 4, "reduce_local_block": 4}  # lo
 pytestmark = pytest.mark.skipif(not reader.disassembler(), reason="nvdisasm is not installed")
 
 
-def built(dtype):
+UNITS = "put_ll_block", "reduce_ll_block"
+
+
+def built(dtype, names=NAMES):
     """The instructions of each operation's kernel."""
     from gpushmem.backends.nvshmem.compile import compiler
 
     found, arch = {}, compiler.Arch.of("sm_90a")
-    for name in NAMES:
-        which = "sum" if name != "copy_block" else None
+    for name in names:
+        which = None if name in ("copy_block", "put_ll_block") else "sum"
         function, argtypes = kernels.kernel_of(OPS[name], dtype, which)
         compiled = compiler.compile_kernel(function, argtypes, {}, arch)
         code = compiler.link(compiled, "cubin").code
@@ -39,3 +42,24 @@ def test_words_are_loaded_together(elsewhere, dtype):
         assert "l" * LINES[name] + "s" * min(LINES[name], 4) in kinds, (name, kinds)
         # The rest is for ends, and for places that are not aligned alike.
         assert {one.width for one in memory if one.space == "global"} <= {16, 2, 4, 8}, name
+
+
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("int64", marks=pytest.mark.sweep)])
+def test_units_are_loaded_and_stored_by_16_bytes_without_a_fence(elsewhere, dtype):
+    code = elsewhere.submit(built, dtype, UNITS).result()
+    for name, there in code.items():
+        assert not [one for one in there if one.space == "local"], name
+        assert not [one for one in there if "MEMBAR" in one.opcode or "CCTL" in one.opcode], name
+    stored, loaded = (
+        [one for one in code[name] if one.strong and one.kind == kind]
+        for name, kind in zip(UNITS, (STORE, LOAD), strict=True)
+    )
+    for some in stored, loaded:
+        assert {one.width for one in some} == {8, 16}  # 8: at ends
+        assert {one.scope for one in some} == {SYS}
+    # Two of each of eight rows, before a thread looks at one.
+    kinds = "".join(
+        "l" if one in loaded and one.width == 16 else "b"
+        for one in code["reduce_ll_block"] if one in loaded or one.opcode.startswith("YIELD")
+    )  # fmt: skip
+    assert "l" * 16 in kinds, kinds

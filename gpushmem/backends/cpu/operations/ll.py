@@ -36,7 +36,10 @@ from gpushmem.ops.roles import SwitchReduction
 from gpushmem.simt.functions import device, outlined
 from gpushmem.simt.thread import LOOKS, alone, begin_wait, end_wait, fail_if, pause, text_word
 
-__all__ = ["DATA", "REDUCING", "UNIT", "data_at", "flag_word", "put_ll", "target_of", "units_in", "with_flag"]
+__all__ = [
+    "DATA", "REDUCING", "UNIT", "data_at", "flag_word", "put_ll", "target_of", "units_in",
+    "with_flag",
+]  # fmt: skip
 
 DATA, UNIT = 4, 8  # bytes
 

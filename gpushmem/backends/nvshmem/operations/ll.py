@@ -155,7 +155,8 @@ def data_there(typingctx: Any, address: Any) -> Any:
 @intrinsic
 def byte_there(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.zext(builder.load(builder.inttoptr(args[0], ir.IntType(8).as_pointer())), I32)
+        place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        return builder.zext(builder.load(place), I32)
 
     return types.uint32(types.intp), codegen
 
