@@ -31,16 +31,17 @@ OWN_STORES = {  # they are visible at once, also where a fence is missing or too
     "flag_between_blocks", "last_block_sums", "lock_given_back_unfenced",
     "own_stores_without_quiet", "the_last_block_adds",
 }  # fmt: skip
-ONE_PIECE = {  # cuda.atomic and plain stores of a number are as good as atomic operations
-    "counter_of_two_gpus", "flag_of_one_gpu", "flag_stored_to_a_peer",
+ONE_PIECE = {  # cuda.atomic, plain stores and puts of a number are as good as atomic operations
+    "counter_of_two_gpus", "flag_of_one_gpu", "flag_stored_to_a_peer", "put_over_units",
 }  # fmt: skip
 HOSTS = {  # threads of kernels are interrupted, hosts are not
     "copy_from_and_a_put", "host_polls_once",
 }  # fmt: skip
 ROOM = {"waits_for_another_block"}  # all blocks of small grids run at the same time
 HIDDEN = COLLECTIVES | GROUPS | OWN_STORES | ONE_PIECE | HOSTS | ROOM
-# Wrong with each seed: what nobody has written is poison.
+# Wrong with each seed: what nobody has written is poison; a flag that was there before is found.
 POISONED = {
+    "flag_again",
     "allocated_again", "halo_nobody_fills", "last_bin_of_a_histogram", "never_written",
     "sum_of_blocks_from_nothing",
 }  # fmt: skip

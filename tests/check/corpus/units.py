@@ -29,6 +29,7 @@ def flag_again(pes=2):
             if me == 0:
                 shmem.put_ll_block(boxes[0], x, flag, 1)  # <- 1
                 shmem.reduce_ll_block(out, answer, 1, "sum")
+                x[0] += 1
             else:
                 shmem.reduce_ll_block(out, boxes[:1], flag, "sum")  # <- 2
                 shmem.put_ll_block(answer[0], x, 1, 0)
@@ -59,8 +60,8 @@ def units_for_a_signal(pes=2):
     def kernel(boxes, x, out, data, signal):
         if shmem.my_pe() == 0:
             shmem.put_block(data, x, 1)  # <- 1
-            shmem.fence()
             shmem.put_ll_block(boxes[0], x, 1, 1)
+            shmem.fence()
             shmem.signal_op(signal, 1, shmem.SIGNAL_SET, 1)
         else:
             shmem.reduce_ll_block(out, boxes[:1], 1, "sum")

@@ -45,7 +45,8 @@ __all__ = ["INSIDE", "OBSERVER", "OPERATIONS", "acquires"]
 
 SYSTEM = 2  # scope of a fence
 OFTEN = 7  # bits, at most, of the number of accesses from one interruption to the next
-FETCHING = "g", "get", "iget", "multimem_reduce"  # they tell what was there, and order nothing
+# They tell what was there, and order nothing.
+FETCHING = "g", "get", "iget", "multimem_reduce", "reduce_ll"
 as_launch = view(LAUNCH)
 
 

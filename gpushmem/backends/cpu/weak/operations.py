@@ -319,6 +319,19 @@ def _put_ll(op: Op) -> Any:
     return put_ll
 
 
+def _reduce_ll(op: Op) -> Any:
+    def of(body: Any) -> Any:
+        call = device(body)
+
+        def reduce_ll(dst, src, flag):
+            call(dst, src, flag)
+            forget(address_of(dst), size_of(dst) * itemsize_of(dst))
+
+        return reduce_ll
+
+    return {how: of(body) for how, body in ll.REDUCING[op.base].items()}
+
+
 def _signal_op(op: Op) -> Any:
     @device
     def signal_op(given):
@@ -580,7 +593,7 @@ def _any(op: Op) -> Any:
 ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "_vector")]
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
-    "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll,
+    "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll, "reduce_ll": _reduce_ll,
     "multimem_reduce": _multimem_reduce,
     "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
     "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
