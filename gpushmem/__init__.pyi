@@ -999,6 +999,30 @@ def copy_warp(dst: Array, src: Array) -> None:
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
+def copy_rows_block(dst: Array, src: Array, index: Array) -> None:
+    """Copy rows of `src` to those of `dst`: `dst[k] = src[index[k]]`.
+
+    `dst` (k, m) is contiguous, and apart from `src` (n, m), of which the elements of a row are
+    adjacent; `index` (k,) of int32 has numbers of rows, -1 for a row of `dst` that stays. Memory
+    and visibility are as in `copy`. On GPUs each warp of a block has rows of its own, so several
+    are under way at a time. `--check` takes all rows of `src` to be read, all of `dst` to be
+    written.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def copy_rows_warp(dst: Array, src: Array, index: Array) -> None:
+    """Copy rows of `src` to those of `dst`: `dst[k] = src[index[k]]`.
+
+    `dst` (k, m) is contiguous, and apart from `src` (n, m), of which the elements of a row are
+    adjacent; `index` (k,) of int32 has numbers of rows, -1 for a row of `dst` that stays. Memory
+    and visibility are as in `copy`. On GPUs each warp of a block has rows of its own, so several
+    are under way at a time. `--check` takes all rows of `src` to be read, all of `dst` to be
+    written.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
 def reduce_local_block(dst: Array, src: Array, op: str) -> None:
     """Combine `src` with the first elements of `dst`: `dst[i] = dst[i] + src[i]`, for "sum".
 
@@ -1041,6 +1065,36 @@ def reduce_rows_warp(dst: Array, src: Array, op: str) -> None:
     float32, and rounded once. On return `dst` is visible to the threads that called. What they
     wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
     time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def sum_rows_block(dst: Array, src: Array, index: Array, weights: Array) -> None:
+    """Add up rows of `src`, each times its weight: `dst[i] = sum of weights[k] * src[index[k], i]`.
+
+    `index` (k,) of int32 has the numbers of the rows, -1 for none; `weights` (k,) of float32, or of
+    float64. `dst` is contiguous, has at least as many elements as a row, and is apart from `src`
+    (n, m): memory that this PE can load from, with the elements of a row adjacent. Sums are kept in
+    registers, of float64 as such and of other floats as float32, k = 0 first, and rounded once;
+    without rows they are 0. On return `dst` is visible to the threads that called. What they wrote
+    to the other three before is included only if they synchronised after writing. On GPUs 16 bytes
+    at a time, four loads or more in flight for each thread, where `dst` and all rows are aligned
+    alike. `--check` takes all rows of `src` to be read.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def sum_rows_warp(dst: Array, src: Array, index: Array, weights: Array) -> None:
+    """Add up rows of `src`, each times its weight: `dst[i] = sum of weights[k] * src[index[k], i]`.
+
+    `index` (k,) of int32 has the numbers of the rows, -1 for none; `weights` (k,) of float32, or of
+    float64. `dst` is contiguous, has at least as many elements as a row, and is apart from `src`
+    (n, m): memory that this PE can load from, with the elements of a row adjacent. Sums are kept in
+    registers, of float64 as such and of other floats as float32, k = 0 first, and rounded once;
+    without rows they are 0. On return `dst` is visible to the threads that called. What they wrote
+    to the other three before is included only if they synchronised after writing. On GPUs 16 bytes
+    at a time, four loads or more in flight for each thread, where `dst` and all rows are aligned
+    alike. `--check` takes all rows of `src` to be read.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """

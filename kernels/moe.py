@@ -19,7 +19,7 @@ matrices once for many small segments.
 What a PE sends, for t tokens of H numbers of s bytes, if experts are chosen evenly; L experts a PE:
 
     bytes       2 t top_k (n - 1) / n H s
-    messages    t top_k (n - 1) / n rows, and 3 (n - 1) L: heads and signals there, segments back
+    messages    t top_k (n - 1) / n rows, and 2 (n - 1) L: signals there, segments back
     flops       4 t top_k H F
 
 The layout is DeepEP's low-latency one; see `moe_dispatch`, also for why boxes are there only once.
@@ -37,11 +37,12 @@ from gpushmem.kernels.moe_parts import (
     COUNT,
     add_up,
     experts_of,
+    receive_head,
     send_rows,
     sort_by_expert,
     wait_for_all,
 )
-from gpushmem.kernels.parts import begin, complete, end, member, tell, wait_for
+from gpushmem.kernels.parts import begin, complete, end, member, tell
 from numba import cuda
 from numba.cuda import libdevice
 
@@ -124,22 +125,22 @@ def send_back(result, first, skip, last, heads, returned, back, team, epoch):
 @shmem.jit(collective=True)
 def fused(
     x, experts, weights, out, w1, w2, silu, enough, n_experts, capacity, mine, order, position,
-    dropped, heads, inbox, arrived, returned, back, tiles, hiddens, results, team, epochs,
+    dropped, heads, inbox, arrived, near, returned, back, tiles, hiddens, results, team, epochs,
 ):  # fmt: skip
     """`tiles` and `results` (blocks, rows, H), `hiddens` (blocks, rows, F); else `moe_dispatch`."""
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, blocks, share = cuda.blockIdx.x, cuda.gridDim.x, arrived.shape[1]
     top_k, tile, hidden, result = weights.shape[1], tiles[b], hiddens[b], results[b]
     sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
-    send_rows(
-        x, top_k, n_experts, capacity, mine[b], order[b], inbox, heads, arrived, team, epoch
-    )  # fmt: skip
+    send_rows(x, n_experts, capacity, mine[b], order[b], inbox, arrived, near, team, True)
     segments = n * experts_of(me, n_experts, share)
     oldest, stop = segments * b // blocks, segments * (b + 1) // blocks
     filled = skip = 0
     for k in range(oldest, stop):
         local, source = k // n, (me + n - k % n) % n
-        wait_for(arrived[source, local:], epoch)
+        if cuda.threadIdx.x == 0:
+            receive_head(arrived, heads, source, local)
+        cuda.syncthreads()
         row, left = (local * n + source) * capacity, heads[source, local] & COUNT
         expert_ends, all_in = k % n == n - 1 or k == stop - 1, False
         while not all_in:
@@ -232,6 +233,7 @@ class MoE(Dispatch):
         self._boxes = (
             self.memory(share * n * self.capacity, hidden, dtype=dtype),
             self.memory(n, share, dtype="uint64"),
+            self.reachable,
         )
         rows, between, results = (
             shmem.device_array((self.blocks, tile, size), dtype) for size in (hidden, inner, hidden)
@@ -263,7 +265,7 @@ class MoE(Dispatch):
         segments = (self.n_pes - 1) * self.experts_per_pe
         rows = self.pairs * (self.n_pes - 1) // self.n_pes
         nbytes = 2 * rows * self.hidden * self.dtype.itemsize
-        return nbytes + 8 * segments, rows + 3 * segments
+        return nbytes, rows + 2 * segments
 
 
 def reference(

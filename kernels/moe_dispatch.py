@@ -12,8 +12,9 @@ Each PE sorts its (token, choice) pairs by expert, in the order of its tokens, b
 place of every row follows from the sender's choices alone. Two forms of dispatch:
 
     low latency  each row is put to its place in the segment (expert, source) on the expert's PE,
-                 from the tokens themselves; behind them go the segment's head, where its rows
-                 come back to and how many they are, and its signal. Nothing is exchanged before.
+                 from the tokens themselves; behind them, after a fence for all segments of a
+                 block, goes the segment's signal. It is the head: where the rows come back to, and
+                 how many they are. Nothing is exchanged before.
     throughput   the heads go ahead; rows are packed per PE and sent as one message, or one per
                  block of the kernel, with a signal, and sorted by expert where they arrive.
 
@@ -25,18 +26,21 @@ What a PE sends, for t tokens of h bytes on the wire and H bytes in their dtype,
 chosen evenly; L experts a PE, blocks of the kernel B:
 
                   bytes                    messages
-    low latency   t top_k (n - 1) / n h    t top_k (n - 1) / n, and (n - 1) L heads and signals
+    low latency   t top_k (n - 1) / n h    t top_k (n - 1) / n, and (n - 1) L signals
     throughput    the same                 (n - 1) (B + 1)
     combine       t top_k (n - 1) / n H    (n - 1) L
 
-The places of low latency take n L capacity rows, most of them empty; those of throughput at most
-n t top_k. Boxes and signals are there once, not twice as `plan` has it: dispatch and combine take
-turns, and a PE hears in each from all who used what it is going to write to in the other. Tokens
-beyond an expert's capacity are dropped as in GShard (Lepikhin et al., 2020) and Switch Transformers
-(Fedus, Zoph and Shazeer, JMLR 23, 2022), here per source, which needs no agreement. The two forms
-follow those of DeepEP (DeepSeek); segments are the batches, and the rows in order the contiguous
-input, of vLLM's experts. Others of the kind: pplx-kernels (Perplexity), Triton-distributed
-(ByteDance), and examples/moe_shuffle.cu of NVSHMEM.
+The places of low latency take n L capacity rows, most of them empty; those of throughput at most n
+t top_k. Boxes and signals are there once, not twice as `plan` has it: dispatch and combine take
+turns, and a PE hears in each from all who used what it is going to write to in the other. So may a
+head be a signal: whoever waits for one sees 0 or the head, takes it and sets it to 0 again, all of
+it before combine returns the segment; only who has received that sends the next. The fence orders
+rows and signal over a network, too: it covers all that the block's threads sent before they met.
+Tokens beyond an expert's capacity are dropped as in GShard (Lepikhin et al., 2020) and Switch
+Transformers (Fedus, Zoph and Shazeer, JMLR 23, 2022), here per source, which needs no agreement.
+The two forms follow those of DeepEP (DeepSeek); segments are the batches, and the rows in order the
+contiguous input, of vLLM's experts. Others of the kind: pplx-kernels (Perplexity), Triton-
+distributed (ByteDance), and examples/moe_shuffle.cu of NVSHMEM.
 """
 
 from __future__ import annotations
@@ -47,9 +51,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gpushmem.kernels.moe_parts import (
     COUNT,
+    MASKS,
     add_up,
     experts_of,
     quantise,
+    receive_head,
     send_rows,
     size_of,
     sort_by_expert,
@@ -72,20 +78,17 @@ __all__ = ["Dispatch", "ExpertParallel", "Received", "reference"]
 @shmem.jit(collective=True)
 def dispatch_low_latency(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
-    inbox, arrived, team, epochs,
+    inbox, arrived, near, team, epochs,
 ):  # fmt: skip
     """`mine`, `order`, `position` and `starts` are of each block; the others see `send_rows`."""
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     b, share = cuda.blockIdx.x, arrived.shape[1]
     sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
-    send_rows(
-        x, top_k, n_experts, capacity, mine[b], order[b], inbox, heads, arrived, team, epoch
-    )  # fmt: skip
-    for k in range(b, n * experts_of(me, n_experts, share), cuda.gridDim.x):
+    send_rows(x, n_experts, capacity, mine[b], order[b], inbox, arrived, near, team, False)
+    first, step = b + cuda.threadIdx.x * cuda.gridDim.x, cuda.blockDim.x * cuda.gridDim.x
+    for k in range(first, n * experts_of(me, n_experts, share), step):
         local, source = k // n, k % n
-        wait_for(arrived[source, local:], epoch)
-        if cuda.threadIdx.x == 0:
-            counts[local, source] = heads[source, local] & COUNT
+        counts[local, source] = receive_head(arrived, heads, source, local) & COUNT
     complete()
     end(epochs)
 
@@ -109,11 +112,11 @@ def send_packed(
         if to * share < n_experts:
             size, start = size_of(mine[to * share : (to + 1) * share]), mine[to * share] >> 32
             first, last = size * b // blocks, size * (b + 1) // blocks
-            for r in range(start + first, start + last):
-                shmem.copy_block(outbox[r], x[order[r] // top_k])
+            packed = outbox[start + first : start + last]
+            shmem.copy_rows_block(packed, x, order[start + first : start + last])
             shmem.put_signal_nbi_block(
-                inbox[me, first:last], outbox[start + first : start + last], arrived[b, me:], epoch,
-                shmem.SIGNAL_SET, member(team, to),
+                inbox[me, first:last], packed, arrived[b, me:], epoch, shmem.SIGNAL_SET,
+                member(team, to),
             )  # fmt: skip
 
 
@@ -246,6 +249,10 @@ class Dispatch(Plan):
                 f"more; got {self.hidden}, {self.experts}, {self.top_k}, {self.tokens}, "
                 f"{self.capacity}"
             )
+        if self.experts > MASKS:
+            raise shmem.ArgumentError(
+                f"{name}: there are {self.experts} experts, and room to sort by {MASKS} at most"
+            )
         if self.top_k > self.experts:
             raise shmem.ArgumentError(
                 f"{name}: a token chooses {self.top_k} experts, there are {self.experts}"
@@ -318,7 +325,7 @@ class ExpertParallel(Dispatch):
         starts = np.zeros((self.blocks, self.local_experts, n), "int32")
         if form == "low_latency":
             inbox = self.memory(share * n * self.capacity, row, dtype=travels)
-            self._boxes = inbox, self.memory(n, share, dtype="uint64")
+            self._boxes = inbox, self.memory(n, share, dtype="uint64"), self.reachable
             starts[:] = np.arange(self.local_experts * n).reshape(-1, n) * self.capacity
         else:
             most = min(share * self.capacity, self.pairs)
@@ -374,8 +381,9 @@ class ExpertParallel(Dispatch):
         """Set row t of `out` (t, H) to the sum of weights[t, j] times what expert j made of it.
 
         `y` is laid out as `received.rows`, and may be that array, computed in place; `weights` (t,
-        top_k) of float32, or of float64 if `y` is. Sums are kept in `out`, in its dtype, j = 0
-        first. Asynchronous; on completion `y` may be reused. Raises `ArgumentError`.
+        top_k) of float32, or of float64 if `y` is. Sums are kept as float32, or as float64 if `y`
+        is, j = 0 first, and rounded once. Asynchronous; on completion `y` may be reused. Raises
+        `ArgumentError`.
         """
         self._turn(True)
         self._expect_results(self._under_way, weights, out)
@@ -397,9 +405,10 @@ class ExpertParallel(Dispatch):
         """Bytes and messages that a PE sends in both, if experts are chosen evenly."""
         others, segments = self.n_pes - 1, (self.n_pes - 1) * self.experts_per_pe
         rows = self.pairs * others // self.n_pes
-        ahead = rows + 2 * segments if self.form == "low_latency" else others * (self.blocks + 1)
         nbytes = rows * (self.row_bytes + self.hidden * self.dtype.itemsize)
-        return nbytes + 8 * segments, ahead + segments
+        if self.form == "low_latency":
+            return nbytes, rows + 2 * segments
+        return nbytes + 8 * segments, others * (self.blocks + 1) + segments
 
 
 def reference(
@@ -417,9 +426,9 @@ def reference(
             lost += len(naming) - len(tokens)
             rows, columns = np.nonzero(chosen[tokens] == e)
             made[tokens[rows], columns] = expert(e, x[tokens])[rows]
-        out = np.zeros_like(x)
+        out = np.zeros(x.shape, np.result_type(x, weight))
         for j in range(chosen.shape[1]):
-            out[:] = out + weight[:, j, None] * made[:, j]
-        results.append(out)
+            out += weight[:, j, None] * made[:, j]
+        results.append(out.astype(x.dtype))
         dropped.append(lost)
     return results, dropped

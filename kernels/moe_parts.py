@@ -9,19 +9,22 @@ import math
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import member, tell
+from gpushmem.kernels.parts import member, sum_before, tell
 from numba import cuda
 
 import gpushmem as shmem
 from gpushmem.checks import dtype_name, shown, taking
 
 __all__ = [
-    "COUNT", "add_up", "experts_of", "quantise", "route", "send_rows", "size_of",
-    "sort_by_expert", "through_int8", "wait_for_all", "widen", "wire_row",
+    "COUNT", "MASKS", "add_up", "experts_of", "quantise", "receive_head", "route", "send_rows",
+    "size_of", "sort_by_expert", "through_int8", "wait_for_all", "widen", "wire_row",
 ]  # fmt: skip
 
 # A segment's head is one number: the first of its rows on the PE that sent it, and how many.
-COUNT = 0xFFFFFFFF
+# In a signal it has a bit more, for 0 is no head.
+COUNT, ARRIVED = 0xFFFFFFFF, 1 << 62
+# Sorting is by bits of tokens in shared memory: words, of which each expert has one or more.
+MASKS, BITS = 1024, 32
 
 
 # --- which expert
@@ -89,56 +92,87 @@ def route(logits: Any, *, experts: Any, weights: Any, stream: Any = 0) -> None:
 
 
 @shmem.jit(device=True)
-def named_before(experts, top_k, i):
-    """The pair of the same token that has named the same expert first: `i`, or one before."""
-    for k in range(i - i % top_k, i):
-        if experts[k] == experts[i]:
-            return k
-    return i
+def mark(masks, experts, top_k, n_experts, first, last):
+    """Set a bit of each expert for each token from `first` to `last` that names it.
+
+    `masks` (words * n_experts,): token first + t is bit t % 32 of an expert's word t // 32. Returns
+    how many words an expert has. Synchronises the block, before and after.
+    """
+    words = (last - first + BITS - 1) // BITS
+    cuda.syncthreads()
+    for k in range(cuda.threadIdx.x, words * n_experts, cuda.blockDim.x):
+        masks[k] = 0
+    cuda.syncthreads()
+    for t in range(cuda.threadIdx.x, last - first, cuda.blockDim.x):
+        place, bit = t // BITS * n_experts, np.uint32(1) << np.uint32(t % BITS)
+        for i in range((first + t) * top_k, (first + t + 1) * top_k):
+            if 0 <= experts[i] < n_experts:
+                cuda.atomic.or_(masks, place + experts[i], bit)
+    cuda.syncthreads()
+    return words
+
+
+@shmem.jit(device=True)
+def start_rows(heads, low, high, capacity, dropped):
+    """From how many name experts to where their rows start; a thread has those from low to high."""
+    kept = lost = 0
+    for e in range(low, high):
+        kept += min(heads[e], capacity)
+        lost += max(heads[e] - capacity, 0)
+    sums = sum_before(lost << 32 | kept)
+    if cuda.blockIdx.x == 0 and cuda.threadIdx.x == cuda.blockDim.x - 1:
+        dropped[0] = (sums >> 32) + lost
+    start = sums & COUNT
+    for e in range(low, high):
+        kept = min(heads[e], capacity)
+        heads[e] = start << 32
+        start += kept
 
 
 @shmem.jit(device=True)
 def sort_by_expert(experts, top_k, n_experts, capacity, heads, order, position, dropped):
-    """Sort pairs by expert, by counting; a thread counts for experts of its own.
+    """Sort pairs by expert, in the order of their tokens: threads count bits of tokens together.
 
-    `experts` (tokens * top_k,). Written: `heads` (n_experts or more,); `order` (pairs,), the pair
+    `experts` (tokens * top_k,). Written: `heads` (n_experts or more,); `order` (pairs,), the token
     of each row sent; `position` (pairs,), the row of each pair, or -1; `dropped` (1,), by block 0.
     A token that names an expert again is sent to it once. Synchronises the block at the end.
     """
+    masks = cuda.shared.array(MASKS, np.uint32)
+    before = cuda.shared.array(MASKS, np.int32)  # tokens of an expert before those of a word
+    tokens, step = experts.size // top_k, MASKS // n_experts * BITS
     share = (n_experts + cuda.blockDim.x - 1) // cuda.blockDim.x
     low = min(cuda.threadIdx.x * share, n_experts)
     high = min(low + share, n_experts)
     for e in range(low, high):
         heads[e] = 0
-    for i in range(cuda.threadIdx.x, experts.size, cuda.blockDim.x):
-        known = 0 <= experts[i] < n_experts
-        position[i] = named_before(experts, top_k, i) if known else -1
-    cuda.syncthreads()
-    for i in range(experts.size):
-        if low <= experts[i] < high and position[i] == i:
-            heads[experts[i]] += 1
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        start = lost = 0
-        for e in range(n_experts):
-            kept = min(heads[e], capacity)
-            lost += heads[e] - kept
-            heads[e] = start << 32
-            start += kept
-        if cuda.blockIdx.x == 0:
-            dropped[0] = lost
-    cuda.syncthreads()
-    for i in range(experts.size):
-        e = experts[i]
-        if low <= e < high:
-            head, first = heads[e], position[i]
-            row = (head >> 32) + (head & COUNT)
-            if first < i:
-                position[i] = position[first]
-            elif head & COUNT < capacity:
-                order[row], position[i], heads[e] = i, row, head + 1
-            else:
-                position[i] = -1
+    for first in range(0, tokens, step):
+        words = mark(masks, experts, top_k, n_experts, first, min(first + step, tokens))
+        for e in range(low, high):
+            for w in range(words):
+                heads[e] += cuda.popc(masks[w * n_experts + e])
+    start_rows(heads, low, high, capacity, dropped)
+    for first in range(0, tokens, step):
+        last = min(first + step, tokens)
+        words = (last - first + BITS - 1) // BITS
+        if step < tokens:
+            words = mark(masks, experts, top_k, n_experts, first, last)
+        for e in range(low, high):
+            start, count = heads[e] >> 32 << 32, heads[e] & COUNT
+            for w in range(words):
+                before[w * n_experts + e] = count
+                count += cuda.popc(masks[w * n_experts + e])
+            heads[e] = start | min(count, capacity)
+        cuda.syncthreads()
+        for t in range(cuda.threadIdx.x, last - first, cuda.blockDim.x):
+            place, bit = t // BITS * n_experts, np.uint32(1) << np.uint32(t % BITS)
+            for i in range((first + t) * top_k, (first + t + 1) * top_k):
+                e, row = experts[i], -1
+                if 0 <= e < n_experts:
+                    at = before[place + e] + cuda.popc(masks[place + e] & (bit - np.uint32(1)))
+                    if at < capacity:
+                        row = (heads[e] >> 32) + at
+                        order[row] = first + t
+                position[i] = row
     cuda.syncthreads()
 
 
@@ -158,31 +192,72 @@ def size_of(heads):
 
 
 @shmem.jit(device=True)
-def send_rows(x, top_k, n_experts, capacity, mine, order, inbox, heads, arrived, team, epoch):
-    """Put the rows of each expert to their places; a block sends to experts of its own.
+def goal_of(k, n_experts, arrived, team):
+    """The expert of segment `k` of those that this PE sends, and its PE, or -1: there is none.
 
-    `x` (t, row), `inbox` (L n capacity, row), `heads` and `arrived` (n, L) of L experts a PE.
+    Each PE begins with the one behind it, and ends with its own experts.
     """
-    me, n, share = shmem.team_my_pe(team), shmem.team_n_pes(team), arrived.shape[1]
-    for k in range(cuda.blockIdx.x, n * share, cuda.gridDim.x):
-        to, local = (me + 1 + k // share) % n, k % share
-        if to * share + local >= n_experts:
+    n, share = arrived.shape
+    e = (shmem.team_my_pe(team) + 1 + k // share) % n * share + k % share
+    return e, member(team, e // share) if e < n_experts else -1
+
+
+@shmem.jit(device=True)
+def send_rows(x, n_experts, capacity, mine, order, inbox, arrived, near, team, at_once):
+    """Put the rows of each expert to their places, then its head as a signal.
+
+    `x` (t, row), `inbox` (L n capacity, row), `arrived` (n, L) of L experts a PE. A block has
+    experts of its own; if all members are `near`, its warps have rows of their own. It tells of
+    each expert `at_once`, after a fence; or of all at the end, after one, with a thread for each.
+    """
+    me, (n, share), first = shmem.team_my_pe(team), arrived.shape, cuda.blockIdx.x
+    for k in range(first, n * share, cuda.gridDim.x):
+        e, pe = goal_of(k, n_experts, arrived, team)
+        if pe < 0:
             continue
-        pe, head = member(team, to), mine[to * share + local]
-        start, first = head >> 32, (local * n + me) * capacity
-        for r in range(head & COUNT):
-            shmem.put_nbi_block(inbox[first + r], x[order[start + r] // top_k], pe)
-        if cuda.threadIdx.x == 0:
-            shmem.p(heads[me, local:], head, pe)
-        tell(arrived[me, local:], epoch, pe)
+        head, local = mine[e], e % share
+        start, place = head >> 32, (local * n + me) * capacity
+        count = head & COUNT
+        if near:
+            there = shmem.peer_array(inbox, pe)[place : place + count]
+            shmem.copy_rows_block(there, x, order[start : start + count])
+        else:
+            for r in range(count):
+                shmem.put_nbi_block(inbox[place + r], x[order[start + r]], pe)
+        if at_once:
+            tell(arrived[me, local:], ARRIVED | head, pe)
+    if not at_once:
+        cuda.syncthreads()
+        first += cuda.threadIdx.x * cuda.gridDim.x
+        if first < n * share:
+            shmem.fence()
+        for k in range(first, n * share, cuda.blockDim.x * cuda.gridDim.x):
+            e, pe = goal_of(k, n_experts, arrived, team)
+            if pe >= 0:
+                signal = arrived[me, e % share :]
+                shmem.signal_op(signal, ARRIVED | mine[e], shmem.SIGNAL_SET, pe)
+
+
+@shmem.jit(device=True)
+def receive_head(arrived, heads, source, local):
+    """Wait until a segment is there, and return its head; one thread calls.
+
+    The signal is 0 again before whoever sets it next hears of this PE: see `moe_dispatch`.
+    """
+    value = shmem.signal_wait_until(arrived[source, local:], shmem.CMP_NE, 0)
+    arrived[source, local] = 0
+    heads[source, local] = head = np.int64(value) - ARRIVED
+    return head
 
 
 @shmem.jit(device=True)
 def wait_for_all(signals, epoch):
-    """Wait until all of `signals` are `epoch`; then all threads of the block see what came."""
-    if cuda.threadIdx.x == 0:
-        for k in range(signals.size):
-            shmem.signal_wait_until(signals[k:], shmem.CMP_EQ, epoch)
+    """Wait until all of `signals` are `epoch`; then all threads of the block see what came.
+
+    A thread waits for some of them, all at the same time.
+    """
+    for k in range(cuda.threadIdx.x, signals.size, cuda.blockDim.x):
+        shmem.signal_wait_until(signals[k:], shmem.CMP_EQ, epoch)
     cuda.syncthreads()
 
 
@@ -194,20 +269,8 @@ def add_up(out, weights, returned, position):
     """
     top_k = weights.shape[1]
     for t in range(cuda.blockIdx.x, out.shape[0], cuda.gridDim.x):
-        total, some = out[t], False
-        for j in range(top_k):
-            at, weight = position[t * top_k + j], weights[t, j]
-            if at >= 0 and some:
-                row = returned[at]
-                for i in range(cuda.threadIdx.x, total.size, cuda.blockDim.x):
-                    total[i] += weight * row[i]
-            elif at >= 0:
-                row, some = returned[at], True
-                for i in range(cuda.threadIdx.x, total.size, cuda.blockDim.x):
-                    total[i] = weight * row[i]
-        if not some:
-            for i in range(cuda.threadIdx.x, total.size, cuda.blockDim.x):
-                total[i] = 0
+        here = position[t * top_k : (t + 1) * top_k]
+        shmem.sum_rows_block(out[t], returned, here, weights[t])
 
 
 # --- tokens as int8

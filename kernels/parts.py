@@ -12,7 +12,7 @@ import gpushmem as shmem
 
 __all__ = [
     "begin", "block_sum", "complete", "copy", "end", "end_at", "member", "part_of",
-    "send", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_others",
+    "send", "sum_before", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_others",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
@@ -93,6 +93,22 @@ def block_sum(value):
     total = values[0]
     cuda.syncthreads()  # before the next call writes there
     return total
+
+
+@shmem.jit(device=True)
+def sum_before(value):
+    """Return the sum of an int64 over the threads before this one; synchronises the block."""
+    t, n, far = cuda.threadIdx.x, cuda.blockDim.x, 1
+    values = cuda.shared.array(MAX_THREADS, np.int64)
+    values[t] = value
+    cuda.syncthreads()
+    while far < n:
+        more = values[t - far] if t >= far else 0
+        cuda.syncthreads()
+        values[t] += more
+        cuda.syncthreads()
+        far *= 2
+    return values[t] - value
 
 
 @shmem.jit(device=True)

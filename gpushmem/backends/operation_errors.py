@@ -26,7 +26,8 @@ from gpushmem.ops import QP_DEFAULT
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
     TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
     BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW, CUT, TOO_FEW_UNITS,
-) = range(2, 40)  # fmt: skip
+    BAD_ROW, NO_WEIGHT, OTHER_ROWS,
+) = range(2, 43)  # fmt: skip
 
 Text = str | Callable[..., str]
 
@@ -72,6 +73,13 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
     TOO_FEW_UNITS: (
         ArgumentError,
         "there are {0} units, and {1} are needed: one for each 4 bytes of the data",
+    ),
+    BAD_ROW: (ArgumentError, "src has no row {0}: its rows are 0 to {1}, and -1 is none"),
+    NO_WEIGHT: (ArgumentError, "index has {0} elements, weights {1}: each row needs its weight"),
+    OTHER_ROWS: (
+        ArgumentError,
+        "dst has {0} rows of {1}, index {2} elements, src rows of {3}: pass as many rows as there "
+        "are in index, as long as those of src",
     ),
     CUT: (ArgumentError, "dst has {0} elements, src {1}: pass slices of one length"),
     BAD_QP: (ArgumentError, _bad_qp),

@@ -42,6 +42,7 @@ COMPUTE = (
     "multimem_reduce",
     "reduce_rows",
     "reduce_local",
+    "sum_rows",
     "gemm",
 )  # other operations copy
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from gpushmem.ops.roles import Flag, Loaded, Matrix, Rows, Stored, SwitchReduction
+from gpushmem.ops.roles import (
+    Flag,
+    Loaded,
+    Matrix,
+    RowNumbers,
+    Rows,
+    Stored,
+    StoredRows,
+    Sums,
+    SwitchReduction,
+    Weights,
+)
 from gpushmem.ops.row import BLOCK, HOST, WARP, declare, reads, writes
 
 GEMM_ON_HOST = """On GPUs cuBLASLt computes it, if it is installed (pip: nvidia-cublas), with the
@@ -18,6 +29,18 @@ def copy(dst: Stored, src: Loaded) -> None:
     be views of other PEs' memory (`peer_array`). On return `dst` is visible to the threads that
     called. What they wrote to `src` before is included only if they synchronised after writing. On
     GPUs 16 bytes at a time, eight loads in flight for each thread, where both are aligned alike.
+    """
+
+
+@declare(reads("src"), reads("index"), writes("dst"), scopes=(BLOCK, WARP))
+def copy_rows(dst: StoredRows, src: Rows, index: RowNumbers) -> None:
+    """Copy rows of `src` to those of `dst`: `dst[k] = src[index[k]]`.
+
+    `dst` (k, m) is contiguous, and apart from `src` (n, m), of which the elements of a row are
+    adjacent; `index` (k,) of int32 has numbers of rows, -1 for a row of `dst` that stays. Memory
+    and visibility are as in `copy`. On GPUs each warp of a block has rows of its own, so several
+    are under way at a time. `--check` takes all rows of `src` to be read, all of `dst` to be
+    written.
     """
 
 
@@ -41,6 +64,23 @@ def reduce_rows(dst: Stored, src: Rows, op: SwitchReduction) -> None:
     float32, and rounded once. On return `dst` is visible to the threads that called. What they
     wrote to `src` before is included only if they synchronised after writing. On GPUs 16 bytes at a
     time, four loads or more in flight for each thread, where `dst` and all rows are aligned alike.
+    """
+
+
+@declare(
+    reads("src"), reads("index"), reads("weights"), writes("dst"), scopes=(BLOCK, WARP)
+)  # fmt: skip
+def sum_rows(dst: Sums, src: Rows, index: RowNumbers, weights: Weights) -> None:
+    """Add up rows of `src`, each times its weight: `dst[i] = sum of weights[k] * src[index[k], i]`.
+
+    `index` (k,) of int32 has the numbers of the rows, -1 for none; `weights` (k,) of float32, or of
+    float64. `dst` is contiguous, has at least as many elements as a row, and is apart from `src`
+    (n, m): memory that this PE can load from, with the elements of a row adjacent. Sums are kept in
+    registers, of float64 as such and of other floats as float32, k = 0 first, and rounded once;
+    without rows they are 0. On return `dst` is visible to the threads that called. What they wrote
+    to the other three before is included only if they synchronised after writing. On GPUs 16 bytes
+    at a time, four loads or more in flight for each thread, where `dst` and all rows are aligned
+    alike. `--check` takes all rows of `src` to be read.
     """
 
 

@@ -13,11 +13,11 @@ from typing import ClassVar, TypeVar
 
 V = TypeVar("V")
 
-# The dtypes of atomic operations, of elements that are waited for, and of products.
+# The dtypes of atomic operations, of elements that are waited for, of products and of sums of rows.
 BITS = ("int32", "int64", "uint32", "uint64")
 NUMBERS = (*BITS, "float32", "float64")
 WAITED = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
-MULTIPLIED = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
 
 
@@ -93,6 +93,12 @@ class ToMembers(Moved):
 
 class Stored(Moved):
     """Memory that the calling PE stores to, symmetric or not; no network adapter does."""
+
+
+class Sums(Stored):
+    """Sums of floats."""
+
+    dtypes = FLOATS
 
 
 class Element(Array):
@@ -180,6 +186,24 @@ class Rows(Array):
     moved, ndim = True, 2
 
 
+class StoredRows(Stored):
+    """Rows, one behind the other."""
+
+    ndim = 2
+
+
+class RowNumbers(Array):
+    """Which rows are meant; -1 for none."""
+
+    words, layout, dtypes = "an array of row numbers", "C", ("int32",)
+
+
+class Weights(Array):
+    """What rows are multiplied by."""
+
+    words, layout, dtypes = "an array of weights", "C", ("float32", "float64")
+
+
 class Shared(Array):
     """Memory that the threads of a block share."""
 
@@ -189,7 +213,7 @@ class Shared(Array):
 class Matrix(Array):
     """Memory that the calling PE can load from."""
 
-    moved, ndim, dtypes = True, 2, MULTIPLIED
+    moved, ndim, dtypes = True, 2, FLOATS
 
 
 # --- values

@@ -11,6 +11,8 @@ OTHER = "dispatch and combine take turns, and each counts the call"
 NOT_NEEDED = {
     "kernels/arena.py:release:shmem.barrier(team)": "the next `allocate` meets before it writes",
     "kernels/moe.py:fused:complete()": "its rows have come back, so they have been sent",
+    "kernels/moe_parts.py:send_rows:cuda.syncthreads()": "what is sent is sent by whole blocks",
+    "kernels/moe_parts.py:mark:cuda.syncthreads()": "so few tokens are sorted at once",
     "kernels/moe_dispatch.py:dispatch_throughput:complete()": (
         "what it sends from is written again in the next dispatch, after its rows have come back"
     ),

@@ -149,21 +149,110 @@ def test_rows_of_another_pe(run_pes):
     run_pes(body, 3)
 
 
+@shmem.jit
+def gathered(scope, dst, src, index, pe):
+    if scope == 0:
+        shmem.copy_rows_warp(dst, src, index)
+    else:
+        shmem.copy_rows_block(shmem.peer_array(dst, pe), src, index)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_rows_are_copied_to_a_peer(run_pes, dtype):
+    x = np.zeros((1, 1), dtype)
+    compile_first(gathered, 0, x, x[:, ::2], np.zeros(1, "i4"), 1, threads=32)
+
+    def body():
+        shmem.init()
+        me, near = shmem.my_pe(), shmem.team_n_pes(shmem.TEAM_SHARED)
+        to = [*range(near)][(shmem.team_my_pe(shmem.TEAM_SHARED) + 1) % near]
+        pe = shmem.team_translate_pe(shmem.TEAM_SHARED, to, shmem.TEAM_WORLD)
+        for scope, threads in enumerate(THREADS):
+            for numbers in [*INDICES, [3, 2, 1, 0] * 5]:
+                for size, first, at in ((1, 0, 0), (40, 3, 1), (701, 3, 0), (64, 0, 0)):
+                    n = len(numbers)
+                    src = shmem.array(data(dtype, 4, 720))
+                    dst = shmem.array(before := numbers_of(9, dtype, 20 * 720 + 1).copy())
+                    rows = dst[at : at + n * size].reshape(n, size)
+                    shmem.barrier_all()
+                    index = shmem.to_device(np.array(numbers, "i4"))
+                    gathered[1, threads](scope, rows, src[:, first : first + size], index, pe)
+                    shmem.barrier_all()
+                    expected = before[at : at + n * size].reshape(n, size)
+                    for k, row in enumerate(numbers):
+                        if row >= 0:
+                            expected[k] = data(dtype, 4, 720)[row, first : first + size]
+                    np.testing.assert_array_equal(dst.numpy(), before, f"{size} {numbers} {me}")
+                    shmem.free(dst)
+                    shmem.free(src)
+        shmem.finalize()
+
+    run_pes(body, 3)
+
+
 @pytest.mark.skipif(BACKEND != "cpu", reason="others do not look at shapes")
 def test_what_is_refused(run_pes):
     def body():
         shmem.init()
         x = shmem.zeros((4, 6), "int64")
+        y, wide = (shmem.zeros(6, "f4"), shmem.zeros((4, 6), "f4")), shmem.zeros(4, "f4")
+        index = shmem.array(np.array([4, -1, 0, 1], "i4"))
         rows, _, _ = kernels("sum")
         for call, text in (
             (lambda: rows[1, 32](1, x[0][:5], x), "the target has 5 elements, the source 6"),
             (lambda: rows[1, 32](1, x[0], x[:0]), "it is empty"),
             (lambda: rows[1, 32](1, x[0], x[:, ::2]), "the elements of a row must be adjacent"),
+            (lambda: gathered[1, 32](0, y[1], y[1], index, 0), "src has no row 4"),
+            (lambda: gathered[1, 32](0, y[1], y[1], index[1:], 0), "dst has 4 rows of 6, index 3"),
+            (lambda: weighed[1, 32](1, *y, index, wide), "src has no row 4: its rows are 0 to 3"),
+            (lambda: weighed[1, 32](1, *y, index[1:], wide[:2]), "3 elements, weights 2"),
+            (lambda: weighed[1, 32](1, y[1][0][:5], y[1], index, wide), "the target has 5 elem"),
             (lambda: copies[1, 32](1, x[0][:5], x[1]), "the target has 5 elements, the source 6"),
         ):
             with pytest.raises(ArgumentError, match=text):
                 call()
                 shmem.synchronize()
+        shmem.finalize()
+
+    run_pes(body, 1)
+
+
+@shmem.jit
+def weighed(scope, dst, src, index, weights):
+    if scope == 0:
+        shmem.sum_rows_warp(dst, src, index, weights)
+    else:
+        shmem.sum_rows_block(dst, src, index, weights)
+
+
+INDICES = [2, -1, 0, 2, -1], [], [-1], [1], [-1, 0, -1, 3], [0, 1, 2, 3, 0, -1, 3]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_rows_are_weighed_and_summed(run_pes, dtype):
+    wide = "float64" if dtype == "float64" else "float32"
+    x, index = np.zeros((1, 1), dtype), np.zeros(1, "i4")
+    compile_first(weighed, 0, x[0], x[:, ::2], index, np.zeros(1, wide), threads=32)
+
+    def body():
+        shmem.init()
+        for scope, threads in enumerate(THREADS):
+            for _, size, first, at, pitch in SHAPES:
+                rows = (7 * np.arange(4)[:, None] + np.arange(pitch + first)) % 50.0
+                rows = rows.astype(dtype)  # products and sums are exact, or are rounded at the end
+                src, part = shmem.array(rows), rows[:, first : first + size].astype(wide)
+                for numbers in INDICES:
+                    weights = np.arange(5, len(numbers) + 5).astype(wide) / 4
+                    total = np.zeros(size, wide)
+                    for k, row in enumerate(numbers):
+                        total += weights[k] * part[row] if row >= 0 else 0
+                    dst = shmem.array(before := numbers_of(99, dtype, size + at + 3).copy())
+                    given = [shmem.to_device(np.array(numbers, "i4")), shmem.to_device(weights)]
+                    weighed[1, threads](scope, dst[at:], src[:, first : first + size], *given)
+                    before[at : at + size] = total
+                    np.testing.assert_array_equal(dst.numpy(), before, f"{size} {numbers}")
+                    shmem.free(dst)
+                shmem.free(src)
         shmem.finalize()
 
     run_pes(body, 1)

@@ -7,7 +7,7 @@ import pytest
 from gpushmem.kernels import ExpertParallel, MoE, expert_ffn, route
 from gpushmem.kernels.moe import reference as layer
 from gpushmem.kernels.moe_dispatch import reference
-from gpushmem.kernels.moe_parts import through_int8
+from gpushmem.kernels.moe_parts import MASKS, sort_by_expert, through_int8
 from numba import cuda
 
 import gpushmem as shmem
@@ -193,6 +193,53 @@ def test_dispatch_and_combine_are_the_references(run_pes, n_pes, few):
 @pytest.mark.parametrize(("n_pes", "few"), PES)
 def test_the_fused_layer_is_the_references(run_pes, n_pes, few):
     run_pes(every_layer, n_pes, few)
+
+
+@shmem.jit
+def sort(experts, top_k, n_experts, capacity, heads, order, position, dropped):
+    b = cuda.blockIdx.x
+    sort_by_expert(experts, top_k, n_experts, capacity, heads[b], order[b], position[b], dropped)
+
+
+def sorted_by_expert(chosen, n_experts, capacity):
+    """What sorting is to write, but for what it leaves."""
+    order, heads, position, lost = [], [], np.full(chosen.shape, -1), 0
+    for e in range(n_experts):
+        naming = np.flatnonzero((chosen == e).any(axis=1))
+        kept = naming[:capacity]
+        heads.append(len(order) << 32 | len(kept))
+        for row, t in enumerate(kept, len(order)):
+            position[t][chosen[t] == e] = row
+        order += [*kept]
+        lost += len(naming) - len(kept)
+    return heads, order, position.reshape(-1), lost
+
+
+def test_sorting_is_by_expert_and_token(run_pes):
+    def body():
+        shmem.init()
+        rng = np.random.default_rng(0)
+        few = MASKS // 4  # experts: their first 128 tokens are sorted, then the others
+        sizes = (5, 70, 12), (few, 128, 9), (3, 0, 1), (few, 300, 1)
+        for n_experts, tokens, capacity in some_of(sizes):
+            chosen = rng.integers(-1, n_experts + 1, (tokens, 3)).astype("i4")
+            chosen[: tokens // 2, 1:] = n_experts - 1
+            heads, order, position, lost = sorted_by_expert(chosen, n_experts, capacity)
+            for blocks, threads in ((1, 1), (2, 32), (1, 96)):
+                got = [shmem.full((blocks, n_experts), -7, "i8")]
+                got += [shmem.full((blocks, chosen.size), -7, "i4") for _ in range(2)]
+                dropped = shmem.full(1, -7, "i8")
+                given = shmem.to_device(chosen.reshape(-1))
+                sort[blocks, threads](given, 3, n_experts, capacity, *got, dropped)
+                for b in range(blocks):
+                    np.testing.assert_array_equal(got[0].numpy()[b], heads)
+                    np.testing.assert_array_equal(got[1].numpy()[b, : len(order)], order)
+                    np.testing.assert_array_equal(got[2].numpy()[b], position)
+                assert (got[1].numpy()[:, len(order) :] == -7).all()
+                assert dropped.numpy()[0] == lost
+        shmem.finalize()
+
+    run_pes(body, 1)
 
 
 def test_a_token_that_names_an_expert_twice_is_sent_to_it_once(run_pes):
@@ -488,6 +535,8 @@ def test_errors_name_both_numbers_and_the_next_step(run_pes):
         ):  # fmt: skip
             with pytest.raises(error, match=said):
                 ExpertParallel(**sizes, **wrong)
+        with pytest.raises(error, match="3000 experts, and room to sort by 1024"):
+            ExpertParallel(**{**sizes, "experts": 3000})
         with pytest.raises(error, match="chooses 3 experts, there are 2"):
             ExpertParallel(**{**sizes, "top_k": 3})
         with pytest.raises(error, match="dtype is int32"):

@@ -30,7 +30,10 @@ INTS = [
     "flag",
 ]
 UNITS = RemoteUnits, OwnUnits
-OWN = ("gemm", "ask_smem", "trace_range_start", "trace_range_end")  # call none of NVSHMEM's
+OWN = (  # call none of NVSHMEM's
+    "gemm", "ask_smem", "trace_range_start", "trace_range_end", "copy", "copy_rows",
+    "reduce_rows", "reduce_local", "sum_rows",
+)  # fmt: skip
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
 
@@ -105,7 +108,9 @@ def _type(op, name, element):
         return types.int64
     if name == "signal":
         return array_of(types.uint64)
-    if name in ("status", "qps"):
+    if name == "weights":
+        return array_of(types.float32)
+    if name in ("status", "qps", "index"):
         return array_of(types.int32)
     if name == "indices":
         return array_of(types.int64)
@@ -120,7 +125,11 @@ def _type(op, name, element):
     if op.arrays.get(name) in UNITS:
         element = types.uint64
     ndim = op.arrays[name].ndim if name in op.arrays else None
-    return array_of(element) if ndim is None else types.Array(element, ndim, "A")
+    return (
+        array_of(element)
+        if ndim is None
+        else types.Array(element, ndim, op.arrays[name].layout or "A")
+    )
 
 
 def rows():

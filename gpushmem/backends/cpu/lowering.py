@@ -62,6 +62,7 @@ from gpushmem.backends.cpu.operations.hook import (
 )
 from gpushmem.backends.cpu.operations.multicast import multicast_array
 from gpushmem.backends.cpu.operations.nodes import near_address
+from gpushmem.backends.cpu.operations.weighing import copy_rows, sum_rows
 from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.backends.cpu.weak import by_any_thread
 from gpushmem.backends.operation_calls import Operation
@@ -207,6 +208,7 @@ BODIES = {
     for f in (
         my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
         flush, quiet, qp_fence, qp_quiet, multicast_array, combining.copy, ll.put_ll, gemm,
+        copy_rows, sum_rows,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | {
     "peer_array": peer_array

@@ -38,8 +38,8 @@ cubin; a test compares it. What each operation is asked for, and that it has it,
 
 ## Copies and sums
 
-`copy_block` has eight loads of 16 bytes (`LD.E.128`) before its first store; `reduce_rows_block`
-and `reduce_local_block` have four or more before they use the first, for all dtypes of 2 to 8
+`copy_block` has eight loads of 16 bytes (`LD.E.128`) before its first store; `reduce_rows_block`,
+`reduce_local_block` and `sum_rows_block` have four or more before they use the first, for all dtypes of 2 to 8
 bytes. `reduce_ll_block` has two loads (`LDG.E.128.STRONG.SYS`) for each of up to eight rows before
 it looks at a flag, and neither it nor `put_ll_block` has a fence. None of them has memory on the
 stack; a test looks (`tests/nvshmem/machine/test_vectors.py`).

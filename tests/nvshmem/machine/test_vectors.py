@@ -9,8 +9,8 @@ from tests.nvshmem import kernels
 from tests.nvshmem.machine import reader
 from tests.nvshmem.machine.reader import LOAD, STORE, SYS
 
-NAMES = "copy_block", "reduce_rows_block", "reduce_local_block"
-LINES = {"copy_block": 8, "reduce_rows_block": 4, "reduce_local_block": 4}  # loads side by side
+NAMES = "copy_block", "reduce_rows_block", "reduce_local_block", "sum_rows_block"
+LINES = dict.fromkeys(NAMES, 4) | {"copy_block": 8}  # loads side by side
 
 pytestmark = pytest.mark.skipif(not reader.disassembler(), reason="nvdisasm is not installed")
 
@@ -24,7 +24,7 @@ def built(dtype, names=NAMES):
 
     found, arch = {}, compiler.Arch.of("sm_90a")
     for name in names:
-        which = None if name in ("copy_block", "put_ll_block") else "sum"
+        which = "sum" if name.startswith("reduce") else None
         function, argtypes = kernels.kernel_of(OPS[name], dtype, which)
         compiled = compiler.compile_kernel(function, argtypes, {}, arch)
         code = compiler.link(compiled, "cubin").code

@@ -7,13 +7,14 @@ as ever. The others are as in `lowering`, `atomics` and `collectives`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.cpu.operations import atomics, collectives, combining, ll, waits
+from gpushmem.backends.cpu.operations import atomics, collectives, combining, ll, waits, weighing
 from gpushmem.backends.cpu.operations.access import (
     address_of,
     aligned,
@@ -407,22 +408,36 @@ def stored_to_peer(address, nbytes, value_at, world, scope):
     commit(entry, scope)
 
 
+@cache
+def _copying(scope: int) -> Any:
+    """A copy to memory of another PE: as a plain store to it."""
+
+    @device
+    def copy(target, source, nbytes):
+        world = user_word()
+        pe = (target - region(world)) // as_world(world).stride
+        if 0 <= pe < as_world(world).n_pes and pe != as_world(world).my_pe:
+            stored_to_peer(target, nbytes, source, world, scope)
+        else:
+            copy_bytes(target, source, nbytes)
+            forget(target, nbytes)
+
+    return copy
+
+
 def _copy(op: Op) -> Any:
-    """To memory of another PE: as a plain store to it."""
-    scope = SCOPES.index(op.scope)
+    copy_to = _copying(SCOPES.index(op.scope))
 
     def copy(dst, src):
         n = size_of(src)
         fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
-        target, nbytes, world = address_of(dst), n * itemsize_of(src), user_word()
-        pe = (target - region(world)) // as_world(world).stride
-        if 0 <= pe < as_world(world).n_pes and pe != as_world(world).my_pe:
-            stored_to_peer(target, nbytes, address_of(src), world, scope)
-        else:
-            copy_bytes(target, address_of(src), nbytes)
-            forget(target, nbytes)
+        copy_to(address_of(dst), address_of(src), n * itemsize_of(src))
 
     return copy
+
+
+def _copy_rows(op: Op) -> Any:
+    return weighing.copying_rows(_copying(SCOPES.index(op.scope)))
 
 
 def _multimem_reduce(op: Op) -> Any:
@@ -594,6 +609,7 @@ ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
     "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll, "reduce_ll": _reduce_ll,
+    "copy_rows": _copy_rows,
     "multimem_reduce": _multimem_reduce,
     "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
     "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),

@@ -14,7 +14,13 @@ from numba.cuda import cgutils, types
 from gpushmem.backends.codegen import contiguous, with_signature
 from gpushmem.backends.nvshmem.operations import gemm, ll, multicast
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
-from gpushmem.backends.nvshmem.operations.vectors import SHARES, TOGETHER, copying
+from gpushmem.backends.nvshmem.operations.vectors import (
+    SHARES,
+    TOGETHER,
+    copying,
+    copying_rows,
+    weighing,
+)
 from gpushmem.ops import (
     CMP_EQ,
     CMP_GE,
@@ -351,6 +357,24 @@ def _put_ll(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     return put_ll
 
 
+def _copy_rows(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    copies = copying_rows(op.scope)
+
+    def copy_rows(dst, src, index):
+        copies(dst, src, index)
+
+    return copy_rows
+
+
+def _sum_rows(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    weigh = weighing(op.scope, given["dst"].dtype)
+
+    def sum_rows(dst, src, index, weights):
+        weigh(dst, src, index, weights)
+
+    return sum_rows
+
+
 def _ask_smem(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     recommended, minimum, barriers_only = SMEM_BYTES
 
@@ -378,6 +402,8 @@ CHOICES = {
     "multicast_array": _multicast,
     "copy": _copy,
     "put_ll": _put_ll,
+    "copy_rows": _copy_rows,
+    "sum_rows": _sum_rows,
     "gemm": gemm.choose,
 }
 ASKING = ("team_n_pes", "team_my_pe", "team_translate_pe", "n_pes")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, types
@@ -22,7 +23,8 @@ from gpushmem.ops.row import BLOCK, THREAD, WARP
 
 __all__ = [
     "PACK", "SHARES", "TOGETHER", "Word", "adding", "address_of", "closing", "combining", "copying",
-    "flat", "has_packs", "load", "opening", "store", "widened", "words_in",
+    "copying_rows", "flat", "has_packs", "load", "opening", "store", "weighing", "widened",
+    "words_in",
 ]  # fmt: skip
 
 PACK = 16  # bytes
@@ -285,6 +287,23 @@ def copying(scope: str) -> Any:
     return copy
 
 
+@cache
+def copying_rows(scope: str) -> Any:
+    """The device function `(dst, src, index)` of `copy_rows`: warps have rows of their own."""
+    together, copy, alone = TOGETHER[scope], copying(WARP), scope == WARP
+
+    @cuda.jit(device=True)
+    def copy_rows(dst, src, index):
+        thread, n = in_block()
+        warp, warps = (0, 1) if alone else (thread // 32, (n + 31) // 32)
+        for k in range(warp, index.size, warps):
+            if index[k] >= 0:
+                copy(dst[k], src[index[k]])
+        together()
+
+    return copy_rows
+
+
 # --- several places, combined
 
 
@@ -378,3 +397,89 @@ def combining(op: str, dtype: Any, share: Any, place: Callable[..., Any]) -> Any
         elements(dst, src, which, places, head, tail)
 
     return combined
+
+
+# --- rows, weighed
+
+
+def _weighing(dtype: Any) -> tuple[Any, Any]:
+    """Device functions of tuples: of zeros, and to add a word's elements times a weight to one."""
+    count = range(PACK * 8 // dtype.bitwidth)
+    scope = {"opened": _opening(dtype)}
+    zeros = " ".join("0 * w," for _ in count)
+    exec(f"def zeros(w):\n    return ({zeros})", scope)  # noqa: S102
+    sums = " ".join(f"a[{k}] + w * b[{k}]," for k in count)
+    exec(f"def add(a, word, w):\n    b = opened(word)\n    return ({sums})", scope)  # noqa: S102
+    return cuda.jit(device=True)(scope["zeros"]), cuda.jit(device=True)(scope["add"])
+
+
+@cuda.jit(device=True)
+def following(index, k):
+    """The first place from `k` on that has the number of a row."""
+    while k < index.size and index[k] < 0:
+        k += 1
+    return k
+
+
+@cache
+def weighing(scope: str, dtype: Any) -> Any:
+    """The device function `(dst, src, index, weights)` of `sum_rows` for a scope's threads."""
+    share, together, wide = SHARES[scope], TOGETHER[scope], _wide(dtype)
+    (zeros, add), closed, size = _weighing(dtype), _closing(dtype), dtype.bitwidth // 8
+    number = {types.float32: np.float32, types.float64: np.float64}[wide]
+
+    @cuda.jit(device=True)
+    def packs(target, base, pitch, index, weights, n):
+        """Of `n` words from `base` of row 0 on; up to eight loads are in flight."""
+        first, step = share()
+        far, last = PACK * step, n - 1
+        for j in range(first, n, DEEP * step):
+            # Words behind the last are the last once more, and are not stored.
+            o1, o2, o3 = (
+                PACK * (min(j + step, last) - j),
+                PACK * (min(j + 2 * step, last) - j),
+                PACK * (min(j + 3 * step, last) - j),
+            )
+            here = base + PACK * j
+            a = b = c = d = zeros(number(0))
+            k = following(index, 0)
+            while k < index.size:
+                m = following(index, k + 1)
+                p, w = here + index[k] * pitch, number(weights[k])
+                a0, b0, c0, d0 = load(p), load(p + o1), load(p + o2), load(p + o3)
+                if m < index.size:
+                    q, v = here + index[m] * pitch, number(weights[m])
+                    a1, b1, c1, d1 = load(q), load(q + o1), load(q + o2), load(q + o3)
+                    a, b, c, d = add(a, a0, w), add(b, b0, w), add(c, c0, w), add(d, d0, w)
+                    a, b, c, d = add(a, a1, v), add(b, b1, v), add(c, c1, v), add(d, d1, v)
+                    m = following(index, m + 1)
+                else:
+                    a, b, c, d = add(a, a0, w), add(b, b0, w), add(c, c0, w), add(d, d0, w)
+                k = m
+            to = target + PACK * j
+            store(to, closed(a))
+            if j + step < n:
+                store(to + far, closed(b))
+            if j + 2 * step < n:
+                store(to + 2 * far, closed(c))
+            if j + 3 * step < n:
+                store(to + 3 * far, closed(d))
+
+    @cuda.jit(device=True)
+    def sum_rows(dst, src, index, weights):
+        out, base, pitch = flat(dst)[: src.shape[1]], address_of(src), src.strides[0]
+        target, head, tail = address_of(out), 0, 0
+        if (base - target) % PACK == 0 and pitch % PACK == 0:
+            head, n, tail = words_in(target, out.size, size)
+            packs(target + head * size, base + head * size, pitch, index, weights, n)
+        first, step = share()
+        for j in range(first, head + out.size - tail, step):
+            i, total = j if j < head else j - head + tail, number(0)
+            for k in range(index.size):
+                if index[k] >= 0:
+                    element = element_at(out, base + index[k] * pitch + size * i)
+                    total += number(weights[k]) * element
+            out[i] = total
+        together()
+
+    return sum_rows
