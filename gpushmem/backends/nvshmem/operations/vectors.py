@@ -405,7 +405,7 @@ def combining(op: str, dtype: Any, share: Any, place: Callable[..., Any]) -> Any
 def _weighing(dtype: Any) -> tuple[Any, Any]:
     """Device functions of tuples: of zeros, and to add a word's elements times a weight to one."""
     count = range(PACK * 8 // dtype.bitwidth)
-    scope = {"opened": _opening(dtype)}
+    scope = {"opened": opening(dtype)}
     zeros = " ".join("0 * w," for _ in count)
     exec(f"def zeros(w):\n    return ({zeros})", scope)  # noqa: S102
     sums = " ".join(f"a[{k}] + w * b[{k}]," for k in count)
@@ -424,8 +424,8 @@ def following(index, k):
 @cache
 def weighing(scope: str, dtype: Any) -> Any:
     """The device function `(dst, src, index, weights)` of `sum_rows` for a scope's threads."""
-    share, together, wide = SHARES[scope], TOGETHER[scope], _wide(dtype)
-    (zeros, add), closed, size = _weighing(dtype), _closing(dtype), dtype.bitwidth // 8
+    share, together, wide = SHARES[scope], TOGETHER[scope], widened(dtype)
+    (zeros, add), closed, size = _weighing(dtype), closing(dtype), dtype.bitwidth // 8
     number = {types.float32: np.float32, types.float64: np.float64}[wide]
 
     @cuda.jit(device=True)
