@@ -12,12 +12,14 @@ from gpushmem import runtime
 from gpushmem.arguments import public, shown
 from gpushmem.backends.base import Backend, Config, DeviceFunction
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.memory.array import unwrap
+from gpushmem.memory.array import DeviceArray, SymmetricArray, unwrap
+from gpushmem.memory.external_arrays import PLAIN
 from gpushmem.memory.tensors import in_host_memory, memory_of
 
 __all__ = ["Kernel", "Launch", "jit", "launch_hooks", "preload"]
 
 Result = TypeVar("Result")
+ARRAYS = DeviceArray, SymmetricArray
 launch_hooks: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # called before each launch
 
 
@@ -45,6 +47,7 @@ class Kernel:
     def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
         self.py_func = py_func
         self.options = options
+        self._what = f"kernel {py_func.__name__}"  # in messages
         self._prepared: dict[str, Any] = {}  # backend name -> its kernel, compiled per signature
         Kernel._defined += 1
         update_wrapper(self, py_func)
@@ -100,13 +103,11 @@ class Kernel:
 
     def _taken(self, args: tuple[Any, ...]) -> tuple[Backend, tuple[Any, ...]]:
         """The backend; and the arguments, those in symmetric memory as arrays of gpushmem."""
-        what = f"kernel {self.py_func.__name__}"
-        running = runtime.current(what)
-        return running.backend, running.known(what, args)
+        running = runtime.current(self._what)
+        return running.backend, running.known(self._what, args)
 
-    def _prepare(
-        self, backend: Backend, config: tuple[Any, ...], native: tuple[Any, ...]
-    ) -> Callable[[], None]:
+    def _of(self, backend: Backend, native: tuple[Any, ...]) -> Any:
+        """The backend's kernel, about to be launched with these arguments."""
         prepared = self._prepared.get(backend.name)
         if prepared is None:
             prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self.options)
@@ -115,20 +116,33 @@ class Kernel:
                 prepared.label += f" ({Kernel._launched} of {Kernel._defined})"
         for hook in launch_hooks:
             hook(self, native)
-        return backend.prepare(prepared, Config(*config), native)
+        return prepared
+
+    def _prepare(
+        self, backend: Backend, config: tuple[Any, ...], native: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        return backend.prepare(self._of(backend, native), Config(*config), native)
 
     def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
-        backend, args = self._taken(args)
-        if any(map(in_host_memory, args)):
-            self._launch_with_host_memory(backend, config, args)
+        running = runtime.current(self._what)
+        backend = running.backend
+        if PLAIN.issuperset(map(type, args)):  # quick, because most launches are such
+            native = tuple([a.native() if type(a) in ARRAYS else a for a in args])
         else:
-            self._prepare(backend, config, tuple(map(unwrap, args)))()
+            args = running.known(self._what, args)
+            if any(map(in_host_memory, args)):
+                self._launch_with_host_memory(backend, config, args)
+                return
+            native = tuple(map(unwrap, args))
+        prepared = self._prepared.get(backend.name)
+        if prepared is None or launch_hooks:
+            prepared = self._of(backend, native)
+        backend.launch(prepared, native, *config)
 
     def _launch_with_host_memory(
         self, backend: Backend, config: tuple[Any, ...], args: tuple[Any, ...]
     ) -> None:
-        what = f"kernel {self.py_func.__name__}"
-        host = {k: memory_of(what, a) for k, a in enumerate(args) if in_host_memory(a)}
+        host = {k: memory_of(self._what, a) for k, a in enumerate(args) if in_host_memory(a)}
         given = [host.get(k, unwrap(a)) for k, a in enumerate(args)]
         written = {k: a for k, a in host.items() if a.flags.writeable}  # such a launch waits
         lent = {k for k in written if backend.lends(given[k]) and _is_alone(given, k)}
@@ -137,7 +151,7 @@ class Kernel:
         )
         if lent:
             backend.synchronize()  # as copies do
-        self._prepare(backend, config, native)()
+        backend.launch(self._of(backend, native), native, *config)
         if lent:
             backend.synchronize()
         for k in written.keys() - lent:
@@ -162,8 +176,10 @@ class Launch:
 
     def __call__(self, *args: Any) -> None:
         """Launch the kernel with these arguments, asynchronously; see `Kernel`."""
-        kernel = self.kernel
-        kernel._shown(kernel._launch, self.config, args)
+        try:
+            self.kernel._launch(self.config, args)
+        except _for_users() as error:
+            raise error.with_traceback(None)  # noqa: B904
 
     def bind(self, *args: Any) -> Callable[[], None]:
         """Prepare a launch with these arguments, which can then be made any number of times.

@@ -164,7 +164,7 @@ ROOMS = {
         "errors",
     ],
     "backends/nvshmem/versions.py": ["artifacts", "settings", "errors"],
-    "backends/nvshmem/gpu": ["arguments", "errors"],
+    "backends/nvshmem/gpu": ["artifacts", "arguments", "errors"],
     "backends/nvshmem/trace": [
         "backends", "backends/nvshmem/gpu", "trace/ring", "trace/operation_events",
         "trace/event_facts",
@@ -193,7 +193,7 @@ ROOMS = {
         "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
         "background", "gc_control", "settings", "size", "arguments", "errors",
     ],
-    "memory": ["backends", "artifacts", "size", "arguments", "errors"],
+    "memory": ["backends", "artifacts", "ops", "size", "arguments", "errors"],
     "runtime.py": [
         "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "background",
         "settings", "size", "source_lines", "arguments", "errors",

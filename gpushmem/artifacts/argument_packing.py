@@ -21,8 +21,8 @@ from gpushmem.artifacts.floats import SMALL
 from gpushmem.errors import ArgumentError
 
 __all__ = [
-    "Packer", "address_of", "as_numpy", "pack", "pack_scalars", "parameters", "types_of",
-    "words_of",
+    "Packer", "address_of", "array_words", "as_numpy", "pack", "pack_scalars", "parameters",
+    "types_of", "words_of",
 ]  # fmt: skip
 
 Flat = list[Any]
@@ -161,8 +161,13 @@ def _flattener(kind: Any) -> Callable[[Any, Any, Flat], str] | None:
 def _array(typ: Any, value: Any, values: Flat) -> str:
     if not isinstance(value, np.ndarray):
         value = as_numpy(value)
-    values += (0, 0, value.size, value.itemsize, address_of(value), *value.shape, *value.strides)
+    values += array_words(value)
     return "qqqqQ" + "q" * (2 * value.ndim)
+
+
+def array_words(array: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """An array's scalars: what `pack` makes of it."""
+    return 0, 0, array.size, array.itemsize, address_of(array), *array.shape, *array.strides
 
 
 def as_numpy(value: Any) -> np.ndarray[Any, Any]:

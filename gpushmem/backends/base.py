@@ -177,6 +177,9 @@ class Backend(Protocol):
         A backend without kernels raises `ShmemError`.
         """
 
+    def launch(self, kernel: Any, args: tuple[Any, ...], *config: Any) -> None:
+        """`prepare` a launch with `Config(*config)`, and make it."""
+
     def init_module(self, module: Any) -> None:
         """Let code of another compiler, loaded on the GPU, call NVSHMEM's device functions.
 

@@ -21,13 +21,18 @@ from gpushmem.memory.array import Allocation, DeviceArray, SymmetricArray
 from gpushmem.memory.registration import Memory, describe
 from gpushmem.memory.stats import Allocated
 from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, is_tensor
+from gpushmem.memory.validation import CODES
+from gpushmem.ops.team import Team
 from gpushmem.size import span
 
-__all__ = ["Attachment", "Known", "Library", "library_of", "whose"]
+__all__ = ["PLAIN", "Attachment", "Known", "Library", "library_of", "whose"]
 
 
 # Types of values that are no arrays of other libraries.
-PLAIN = frozenset({DeviceArray, SymmetricArray, int, float, complex, bool, str, type(None)})
+PLAIN = frozenset({
+    DeviceArray, SymmetricArray, int, float, complex, bool, str, type(None), Team,
+    *(np.dtype(c).type for c in CODES),
+})  # fmt: skip
 
 
 class Attachment(Allocation):

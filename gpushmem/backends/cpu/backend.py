@@ -384,6 +384,9 @@ class CpuBackend:
 
         return checked
 
+    def launch(self, kernel: Kernel, args: tuple[Any, ...], *config: Any) -> None:
+        self.prepare(kernel, Config(*config), args)()
+
     def init_module(self, module: Any) -> None:
         raise no_modules(self.name)
 

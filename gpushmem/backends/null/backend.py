@@ -171,6 +171,9 @@ class NullBackend:
             "(GPUSHMEM_BACKEND=cpu), or nvshmem on a GPU"
         )
 
+    def launch(self, kernel: Callable[..., Any], args: tuple[Any, ...], *config: Any) -> None:
+        self.prepare(kernel, Config(*config), args)
+
     def init_module(self, module: Any) -> None:
         raise no_modules(self.name)
 

@@ -301,7 +301,7 @@ class NvshmemBackend:
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool) -> GpuArray:
         check_not_on_heap(memory, self._holds)
-        array = GpuArray(memory, buffer)
+        array = GpuArray(memory.view(), buffer)  # whoever has `memory` may set its shape
         if not on_gpu:
             status = driver.cuMemHostRegister(array.address, max(1, memory.nbytes), HOST_REGISTER)
             check(status, f"register: {memory.nbytes} bytes of host memory")
@@ -416,6 +416,18 @@ class NvshmemBackend:
             go()
 
         return launch if self._tracer.address else go
+
+    def launch(
+        self, kernel: Kernel, args: tuple[Any, ...], grid: Any, block: Any, stream: Any = 0,
+        dynamic_shared: Any = 0, cluster: Any = None, dependent: bool = False,
+    ) -> None:  # fmt: skip
+        if not self._tracer.address:
+            shape = shape_of(grid, block, dynamic_shared, cluster)
+            cuda = stream.cuda if type(stream) is Stream else self._device.stream_of(stream)
+            if kernel.again(self._loader, shape, cuda, args, dependent):
+                return
+        config = Config(grid, block, stream, dynamic_shared, cluster, dependent)
+        self.prepare(kernel, config, args)()
 
     def init_module(self, module: Any) -> None:
         modules.init_module(module, self._device)

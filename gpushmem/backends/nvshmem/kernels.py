@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from hashlib import blake2b
 from operator import floordiv
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cuda.bindings import driver
@@ -27,6 +27,7 @@ from gpushmem.backends.nvshmem.gpu.driver_errors import check
 from gpushmem.backends.nvshmem.trace import instrumentation
 from gpushmem.backends.nvshmem.trace.host_tracing import Untraced
 from gpushmem.errors import ArgumentError
+from gpushmem.ops.team import Team
 
 __all__ = ["Kernel", "Loader"]
 
@@ -34,6 +35,9 @@ PDL = "programmatic_stream_serialization"
 LANES = 32  # threads of a warp
 PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have by default
 WORKSPACE = "gpushmem_workspace"  # see `device_calls.EXTRA`
+MOST_READY = 256  # combinations of types and shapes that a kernel remembers
+# What cuda.core passes as `pack` does, and has one Numba type; an `int`, if it fits 64 bits.
+SCALARS = frozenset({bool, int, float, Team, *(np.dtype(c).type for c in "?bBhHiIlLefd")})
 
 
 class Loaded:
@@ -182,9 +186,23 @@ class Loader:
             )
 
 
+class Ready(NamedTuple):
+    """What launches of a shape, with arguments of the same types, have in common."""
+
+    kernel: Any
+    config: LaunchConfig
+    mlir: bool
+
+
 def _type_of(value: Any) -> Any:
     """The Numba type of an argument; GpuArrays keep theirs from launch to launch."""
     return value.type if isinstance(value, GpuArray) else typeof(value, Purpose.argument)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether an argument's type can be told from its `kind`, or from its class."""
+    kind = type(value)
+    return kind is GpuArray or (kind in SCALARS and (kind is not int or -(2**63) <= value < 2**63))
 
 
 class Kernel:
@@ -202,6 +220,38 @@ class Kernel:
         self.carveout = carveout(options.get("shared_memory_carveout", -1))
         self.collective = bool(options.get("collective"))
         self._loaded: dict[tuple[Any, ...], Loaded] = {}
+        self._ready: dict[tuple[Any, ...], Ready] = {}
+
+    def again(
+        self, loader: Loader, shape: LaunchShape, stream: Any, args: tuple[Any, ...],
+        dependent: bool = False,
+    ) -> bool:  # fmt: skip
+        """Launch, if such a launch has been prepared before; whether it has.
+
+        A stream other than the default one brings its context (CUDA: cuLaunchKernelEx).
+        """
+        key: list[Any] = [loader, shape, dependent]
+        words: list[Any] = []
+        for a in args:  # in one loop, since each launch does this
+            if type(a) is GpuArray:
+                key.append(a.kind)
+                words += a.words
+            else:
+                key.append(type(a))
+                words.append(a)
+        ready = self._ready.get(tuple(key))
+        if ready is None:
+            return False
+        kernel, config, mlir = ready
+        if mlir:
+            words = [w for a in args for w in (a.parameters if type(a) is GpuArray else (a,))]
+        if config.is_cooperative:
+            loader.device.enter()  # cuda.core asks for the occupancy in it
+        try:
+            launch(stream, config, kernel, *words)
+        except OverflowError:  # an integer that has another type
+            return False
+        return True
 
     def prepare(
         self, loader: Loader, shape: LaunchShape, stream: Any, args: tuple[Any, ...],
@@ -227,6 +277,12 @@ class Kernel:
         config = self._config(shape, self.collective or loaded.cooperative, dependent)
         if config.is_cooperative:
             loader.check_resident(self.name, loaded, shape, config, stream, self.collective)
+        if all(map(_is_plain, args)):
+            if len(self._ready) >= MOST_READY:
+                self._ready.clear()
+            kinds = (a.kind if isinstance(a, GpuArray) else type(a) for a in args)
+            like_it = loader, shape, dependent, *kinds
+            self._ready[like_it] = Ready(loaded.kernel, config, loaded.mlir)
         values = tuple(a.layout if isinstance(a, GpuArray) else a for a in args)
         words = parameters(argtypes, values) if loaded.mlir else words_of(pack(argtypes, values))
 

@@ -50,7 +50,7 @@ PATIENCE = 1.0  # seconds from compiling a kernel to optimising it, for a launch
 LOOK = 0.05  # seconds from one look for optimised code to the next
 MOST_FORMS = 256  # kept of a kernel
 # Types of scalars whose Numba type does not depend on the value.
-PLAIN = {bool, float, complex, np.bool_, *(np.dtype(c).type for c in "bBhHiIqQefdFD")}
+PLAIN = {bool, float, complex, np.bool_, *(np.dtype(c).type for c in "bBhHiIlLqQefdFD")}
 
 Explain = Callable[["KernelFailure"], Exception]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,15 @@ from cuda.core import Buffer
 from cuda.core.utils import StridedMemoryView
 from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
+from gpushmem.artifacts.argument_packing import array_words, parameters
+
 __all__ = ["GpuArray", "at"]
 
 Layout = np.ndarray[Any, Any]
+
+# Arrays of the same dtype, number of axes and flags have one number, and one Numba type.
+_kinds: defaultdict[tuple[Any, ...], int] = defaultdict(count().__next__)
+_types: dict[int, Any] = {}
 
 
 class GpuArray:
@@ -33,9 +41,28 @@ class GpuArray:
     nbytes = property(lambda self: self.layout.nbytes)
 
     @cached_property
+    def kind(self) -> int:
+        """A number that arrays of its Numba type alone have."""
+        layout = self.layout
+        return _kinds[layout.dtype, layout.ndim, layout.flags.num]
+
+    @cached_property
     def type(self) -> Any:
         """Its Numba type."""
-        return typeof(self.layout, Purpose.argument)
+        found = _types.get(self.kind)
+        if found is None:
+            found = _types[self.kind] = typeof(self.layout, Purpose.argument)
+        return found
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """What a kernel of numba-cuda gets of it, in words."""
+        return array_words(self.layout)
+
+    @cached_property
+    def parameters(self) -> list[Any]:
+        """What a kernel of numba-cuda-mlir gets of it; raises as `argument_packing.parameters`."""
+        return parameters((self.type,), (self.layout,))
 
     @property
     def address(self) -> int:

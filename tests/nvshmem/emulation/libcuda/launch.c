@@ -11,6 +11,7 @@
 
 static struct launch **launches;
 static int n_launches;
+static int unlogged;
 static int (*callback)(const struct launch *);
 
 EXPORT int emulation_launch_count(void) { return n_launches; }
@@ -27,6 +28,9 @@ EXPORT void emulation_clear_launches(void)
         free(launches[--n_launches]);
     unlock();
 }
+
+/* From now on launches do nothing, as when the cost of what calls them is measured; 0: as before. */
+EXPORT void emulation_log_no_launches(int none) { unlogged = none; }
 
 /* Called at each launch, when it would run. Returns non-zero for a kernel that failed. */
 EXPORT void emulation_set_callback(int (*function)(const struct launch *)) { callback = function; }
@@ -150,7 +154,7 @@ static struct launch *new_launch(const CUlaunchConfig *c, const struct CUkern_st
     return launch;
 }
 
-CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
+static CUresult launch_kernel(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
 {
     CONTEXT();
     struct CUkern_st *kernel = kernel_of(function);
@@ -158,6 +162,8 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction funct
     CUstream stream;
     CHECK(stream_of(config->hStream, &stream));
     REQUIRE(stream->ctx == ctx, INVALID_HANDLE);
+    if (unlogged)
+        return CUDA_SUCCESS;
     struct asked asked = {0};
     CHECK(read_attributes(&asked, config));
     CHECK(check(config, kernel, asked.cooperative));
@@ -168,6 +174,17 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction funct
     struct op op = {run_launch, .launch = launch};
     CUresult result = read_params(launch, kernel, params, extra);
     return result ? result : submit(config->hStream, &op); /* graphs, and held streams, keep `launch` */
+}
+
+/* The context of a CUkernel is that of its stream, or of the thread for the default streams. */
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
+{
+    CUcontext current = stack_top;
+    if (lives(config->hStream, STREAM))
+        stack_top = config->hStream->ctx;
+    CUresult result = launch_kernel(config, function, params, extra);
+    stack_top = current;
+    return result;
 }
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
