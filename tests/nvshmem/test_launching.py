@@ -78,6 +78,31 @@ def test_gpushmem_run(script):
     assert re.search(r"3 PEs on this machine, started by gpushmem .*backend nvshmem, heap 1 M", err)
 
 
+FROM_DISK = """
+import sys
+import gpushmem as shmem
+
+@shmem.jit
+def kernel(x):
+    x[0] = 1
+
+shmem.init()
+kernel[1, 32](shmem.zeros(4))
+shmem.finalize()
+unused = "torch", "nvshmem.core", "nvshmem.bindings.device.numba", "gpushmem.backends.nvshmem.compile.compiler"
+print([name for name in unused if name in sys.modules])
+"""
+
+
+def test_a_kernel_from_disk_imports_nothing_that_compiles(tmp_path):
+    """Nor nvshmem.core, which imports PyTorch where it is installed: a second."""
+    path = tmp_path / "from_disk.py"
+    path.write_text(FROM_DISK)
+    for _ in range(2):
+        out, _ = run(sys.executable, path)
+    assert out == "[]\n"
+
+
 @pytest.mark.sweep
 def test_a_pe_that_fails_ends_those_that_wait_for_it(script):
     path = script(fails="if me == 1: raise ValueError('no good')\n    shmem.barrier_all()")

@@ -17,7 +17,6 @@ import numpy as np
 from cuda.bindings import driver
 from cuda.pathfinder import load_nvidia_dynamic_lib
 from nvshmem import bindings
-from nvshmem import core as nvshmem
 
 from gpushmem import code_store, settings
 from gpushmem.artifacts.launch_shape import shape_of
@@ -31,7 +30,7 @@ from gpushmem.backends.host.call_checks import (
     unreachable,
 )
 from gpushmem.backends.host.host_kernels import ask_smem
-from gpushmem.backends.nvshmem import clock, mps, transport
+from gpushmem.backends.nvshmem import mps, transport
 from gpushmem.backends.nvshmem.external_buffers import check_external
 from gpushmem.backends.nvshmem.gpu import cublaslt, modules
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
@@ -81,7 +80,10 @@ class Nvshmem:
         transport.apply(heap_bytes)
         n_gpus = Device.count()
         self.device = Device(there.local_pe % n_gpus)
-        unique_id = nvshmem.get_unique_id(empty=there.my_pe != 0)
+        load_nvidia_dynamic_lib("nvshmem_host")  # where `bindings` find it
+        unique_id = bindings.uniqueid()
+        if there.my_pe == 0:
+            bindings.get_uniqueid(unique_id.ptr)
         mine = unique_id._data.tobytes() + heap_bytes.to_bytes(8, "little")
         shared = there.broadcast(mine if there.my_pe == 0 else None)
         heap_of_0 = int.from_bytes(shared[-8:], "little")
@@ -92,10 +94,10 @@ class Nvshmem:
         sharing = there.n_local > n_gpus
         try:
             with mps.turn() if sharing and there.local_pe == 0 else nullcontext():
-                nvshmem.init(
-                    device=self.device.cuda, uid=unique_id, rank=there.my_pe, nranks=there.n_pes,
-                    initializer_method="uid",
-                )  # fmt: skip
+                about = bindings.InitAttr()
+                who = there.my_pe, there.n_pes, unique_id.ptr
+                bindings.set_attr_uniqueid_args(*who, about.ptr)
+                bindings.hostlib_init_attr(bindings.Flags.INIT_WITH_UNIQUEID, about.ptr)
         except Exception as error:
             raise BackendUnavailable(
                 f"PE {there.my_pe} of {there.n_pes}: NVSHMEM cannot be brought up: {error}. "
@@ -133,7 +135,7 @@ class Nvshmem:
     def _finalize(self) -> None:
         with suppress(Exception):  # the process ends; there is nothing left to do
             self.device.enter()
-            nvshmem.finalize()
+            bindings.hostlib_finalize()
 
 
 _nvshmem: Nvshmem | None = None
@@ -159,7 +161,7 @@ class NvshmemBackend:
         self._taken: list[int] = []  # of NVSHMEM's memory
         self._device = library.device
         # Several PEs share a GPU, and no MPS lets them run at the same time.
-        self.limited = nvshmem.init_status() == nvshmem.InitStatus.STATUS_LIMITED_MPG
+        self.limited = bindings.init_status() == bindings.Init_status.STATUS_LIMITED_MPG
         self._device.timeout = _timeout()
         self._device.late = _end_job
         self.heap_bytes = heap_bytes
@@ -188,9 +190,13 @@ class NvshmemBackend:
         self._host_calls = HostCalls(
             self._device, loader, self.n_pes, self._scratch, self._check_symmetric
         )
-        self._tracer.began(
-            self._heap, heap_bytes, partial(clock.read, self._device, loader), self._teams.returned
-        )
+        self._tracer.began(self._heap, heap_bytes, self._clock, self._teams.returned)
+
+    def _clock(self) -> int:
+        """What the GPU's clock shows."""
+        from gpushmem.backends.nvshmem import clock  # noqa: PLC0415  (imports what compiles)
+
+        return clock.read(self._device, self._loader)
 
     def _layout(self) -> None:
         """Reserve the symmetric memory that gpushmem itself needs."""

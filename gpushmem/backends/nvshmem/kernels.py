@@ -13,7 +13,6 @@ from cuda.bindings import driver
 from cuda.core import LaunchConfig, ObjectCode, launch
 from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
-from nvshmem import core as nvshmem
 
 from gpushmem.arguments import taking
 from gpushmem.artifacts.argument_packing import pack, parameters, types_of, words_of
@@ -24,6 +23,7 @@ from gpushmem.backends.nvshmem.compile.options import code_options
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.gpu.driver_errors import check
+from gpushmem.backends.nvshmem.gpu.modules import init_module
 from gpushmem.backends.nvshmem.trace import instrumentation
 from gpushmem.backends.nvshmem.trace.host_tracing import Untraced
 from gpushmem.errors import ArgumentError
@@ -69,7 +69,7 @@ class Loaded:
         self.shared = self.kernel.attributes.shared_size_bytes
         self._dynamic_shared = PLAIN_SHARED - self.shared  # what a launch may ask for
         if about["shims"]:
-            nvshmem.library_init(nvshmem.NvshmemKernelObject.from_obj(self._object))
+            init_module(self._object, device)
         if about["workspace"]:
             self._tell(WORKSPACE, workspace, device)
         if about["trace"]:

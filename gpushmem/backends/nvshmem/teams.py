@@ -15,7 +15,6 @@ from hashlib import blake2b
 from typing import Any
 
 from nvshmem import bindings
-from nvshmem import core as nvshmem
 
 from gpushmem.backends.teams import PREDEFINED, BaseTeams
 from gpushmem.errors import ArgumentError, TeamError
@@ -87,7 +86,7 @@ class Teams(BaseTeams):
             )
         if parent in self._listed:
             return self._part(parent, ranks)
-        config, made = nvshmem.TeamConfig(), ctypes.c_int(-1)
+        config, made = bindings.TeamConfig(), ctypes.c_int(-1)
         self._synchronize()
         with suppress(bindings.NVSHMEMError):
             bindings.team_split_strided(
@@ -99,7 +98,7 @@ class Teams(BaseTeams):
     def _split_2d(self, what: str, parent: int, row: range, column: range) -> tuple[Team, Team]:
         if parent in self._listed:
             return self._part(parent, row), self._part(parent, column)
-        config, xrange = nvshmem.TeamConfig(), min(column.step, self._n_pes(parent))
+        config, xrange = bindings.TeamConfig(), min(column.step, self._n_pes(parent))
         x, y = ctypes.c_int(-1), ctypes.c_int(-1)
         self._synchronize()
         with suppress(bindings.NVSHMEMError):
@@ -110,7 +109,7 @@ class Teams(BaseTeams):
         return self._team(x.value, True), self._team(y.value, True)
 
     def _init(self, pes: list[int]) -> Team:
-        config, made = nvshmem.TeamConfig(), ctypes.c_int(-1)
+        config, made = bindings.TeamConfig(), ctypes.c_int(-1)
         config.version, config.num_contexts = CONFIG_VERSION, -1
         config.uniqueid = self._id_of(tuple(pes))
         self._synchronize()

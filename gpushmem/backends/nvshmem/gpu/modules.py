@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver
 from cuda.core import Kernel, ObjectCode
 from nvshmem import bindings
-from nvshmem import core as nvshmem
 
 from gpushmem.arguments import shown, taking
 from gpushmem.backends.nvshmem.gpu.device import Device
@@ -33,7 +33,6 @@ def _module_of(function: Any) -> Found:
 FORMS: dict[type, Callable[[Any], Found]] = {
     ObjectCode: lambda code: (bindings.culibrary_init, code.handle),
     Kernel: lambda kernel: _library_of(kernel.handle),
-    nvshmem.NvshmemKernelObject: lambda code: (bindings.culibrary_init, code.handle),
     driver.CUlibrary: lambda library: (bindings.culibrary_init, library),
     driver.CUkernel: _library_of,
     driver.CUmodule: lambda module: (bindings.cumodule_init, module),
@@ -62,6 +61,9 @@ def _found(module: Any) -> Found:
     with taking(WHAT):
         if form is not None:
             return form(module)
+        core = sys.modules.get("nvshmem.core")  # which imports PyTorch: only if the program does
+        if core is not None and isinstance(module, core.NvshmemKernelObject):
+            return bindings.culibrary_init, module.handle
         of_triton = getattr(module, "module", None)  # of a kernel that Triton has loaded
         if isinstance(of_triton, int):
             return bindings.cumodule_init, of_triton
@@ -73,4 +75,6 @@ def _found(module: Any) -> Found:
 
 
 def _version() -> str:
-    return str(nvshmem.get_version().libnvshmem_version)
+    from nvshmem import core  # noqa: PLC0415  (imports PyTorch)
+
+    return str(core.get_version().libnvshmem_version)
