@@ -58,6 +58,7 @@ PAGES = {
     )),
     "gpu": ("GPUs", (
         ("Operations and launches on an H100", "gpu-h100", "gpu/__main__.py"),
+        ("Launches on a host without a GPU", "gpu-host", "gpu/__main__.py"),
         ("Two compilers on an H200", "gpu-compilers-h200", "gpu/compilers.py"),
         ("What kernels need by two compilers", "gpu-compilers", "gpu/compilers.py"),
         ("Compiling for GPUs", "gpu-compile", "gpu/compiling.py"),
@@ -266,16 +267,30 @@ the rounds.
 {}"""
 
 
+ON_HOSTS = """\
+With `--host`: an emulation of the driver, whose launches do nothing, and of NVSHMEM. So this is
+what the host does before it calls the driver, and importing; a launch on a GPU costs the driver's
+time more.
+
+"""
+
+
 def _gpu(rows):
     """Copies, a line for each size; and all else."""
     copied = sorted((r for r in rows if r["what"] in COPIES), key=_place)
+    others = [row for row in rows if row["what"] not in COPIES]
+    return ON_GPUS.format(table(["PEs", "bytes", *COPIES], _copies(copied)), _others(others))
+
+
+def _host(rows):
+    return ON_HOSTS + _others(rows)
+
+
+def _others(rows):
     columns = [
         "what", "PEs", "bytes", "ours", "against", "peer", "time ratio", "of the rounds",
     ]  # fmt: skip
-    return ON_GPUS.format(
-        table(["PEs", "bytes", *COPIES], _copies(copied)),
-        table(columns, (_other(row) for row in rows if row["what"] not in COPIES)),
-    )
+    return table(columns, map(_other, rows))
 
 
 def _place(row):
@@ -326,5 +341,6 @@ def _compile(rows):
 
 
 TABLES = {
-    "kernels": _kernels, "gpu-h100": _gpu, "gpu-compilers": _compilers, "gpu-compile": _compile,
+    "kernels": _kernels, "gpu-h100": _gpu, "gpu-host": _host, "gpu-compilers": _compilers,
+    "gpu-compile": _compile,
 }  # fmt: skip

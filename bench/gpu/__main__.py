@@ -8,6 +8,9 @@ for). ping-pong needs one PE, or MPS where PEs share a GPU. Results: FOLDER/gpu.
 with other N add; FOLDER/gpu-compile.json; default: bench/results. Each number is written as it
 comes, and what fails is told while the rest goes on. --rehearse: tiny, for a machine without a GPU
 (tests/nvshmem/emulation), whose numbers mean nothing.
+
+With --host, launch and first on that emulation, whose launches do nothing: what the host spends
+before it calls the driver, and importing; FOLDER/gpu-host.json.
 """
 
 import argparse
@@ -121,18 +124,25 @@ def main():
     parser.add_argument("--turns", type=int, default=5, help="of first and compile")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--host", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--kernels", help="folder of compiled kernels, kept for the next run")
     asked = parser.parse_args()
     if unknown := set(asked.what) - {*every, "compile"}:
         parser.error(f"there is no {', '.join(unknown)}")
-    what = asked.what or every
+    what = asked.what or (("launch", "first") if asked.host else every)
     about, failed = machine(), []
+    if asked.host:
+        sys.path.append(str(HERE.parents[1]))
+        from tests.nvshmem import emulation
+
+        os.environ.update(emulation.environment(EMULATION_DEVICES=1, EMULATION_LAUNCHES=0))
+    result = asked.out / ("gpu-host.json" if asked.host else "gpu.json")
 
     def take(line):
         line |= {"mps": True} if about["mps"] else {}
         print(*table([line]), flush=True)
-        keep(asked.out / "gpu.json", [line], about)
+        keep(result, [line], about)
 
     if "compile" in what:
         lines = compiling.measure(asked.turns)
@@ -141,11 +151,13 @@ def main():
     if set(what) & set(IN_PES):
         with tempfile.TemporaryDirectory() as temporary:
             folder = asked.kernels or temporary
-            failed += [f"{name} does not compile: see above" for name in prepare(folder).missing]
-            options = [f"--{o}" for o in ("short", "rehearse") if getattr(asked, o)]
+            if not asked.host:  # where each is compiled when it is launched
+                missing = prepare(folder).missing
+                failed += [f"{name} does not compile: see above" for name in missing]
+            options = [f"--{o}" for o in ("short", "rehearse", "host") if getattr(asked, o)]
             failed += in_pes(what, asked.n, folder, options, take)
     if "first" in what:
-        first.measure(asked.turns, asked.rehearse, take)
+        first.measure(asked.turns, asked.rehearse or asked.host, take)
     sys.exit("".join(f"bench/gpu: {line}\n" for line in failed) or None)
 
 

@@ -2,10 +2,10 @@
 
 A measurement that fails is told on stderr, and the next one begins; the exit status is then 1.
 
-python -m gpushmem run --backend nvshmem -n N bench/gpu/pe.py FOLDER WHAT... [--rehearse] [--short]
+python -m gpushmem run --backend nvshmem -n N bench/gpu/pe.py FOLDER WHAT... [OPTIONS]
 
 FOLDER has the kernels (prepare.py). WHAT: ops, ping-pong (all PEs wait in kernels: one PE, or
-several with MPS), copy, launch.
+several with MPS), copy, launch. OPTIONS: --rehearse, --short, --host, as of __main__.py.
 """
 
 import sys
@@ -19,9 +19,9 @@ from side import Measuring
 import gpushmem as shmem
 
 FOLDER = Path(sys.argv[1])  # where GPUSHMEM_CACHE_DIR is, too
-REHEARSE, SHORT = "--rehearse" in sys.argv, "--short" in sys.argv
+REHEARSE, SHORT, HOST = (f"--{name}" in sys.argv for name in ("rehearse", "short", "host"))
 KiB, MiB = 1 << 10, 1 << 20
-LARGEST = 64 * KiB if REHEARSE else 16 * MiB if SHORT else 256 * MiB
+LARGEST = 64 * KiB if REHEARSE or HOST else 16 * MiB if SHORT else 256 * MiB
 ROUNDS = 3 if REHEARSE else 7 if SHORT else 15
 ENOUGH = 2e-3  # seconds that a kernel runs at least
 MOST = {"": 256 * KiB, "_warp": 16 * MiB, "_block": 256 * MiB}  # bytes for a thread, a warp, ...
@@ -59,7 +59,7 @@ def copy(m):
 
 def launch(m):
     """What a launch costs the host."""
-    yield partial(m.launch, 5 if REHEARSE else 300)
+    yield partial(m.launch, 5 if REHEARSE else 3000 if HOST else 300)
 
 
 WHAT = {"ops": ops, "ping-pong": ping_pong, "copy": copy, "launch": launch}

@@ -88,6 +88,14 @@ def test_first_kernels_are_measured(tmp_path):
     assert all(row["ours"] > 0 and row["theirs"] > 0 for row in rows)
 
 
+def test_the_host_is_measured_without_a_gpu(tmp_path):
+    run(BENCH, "launch", "--host", "--out", tmp_path)
+    rows = json.loads((tmp_path / "gpu-host.json").read_text())["rows"]
+    for row in rows:
+        most = 8 if "cuda.core.launch" in row["what"] else 1  # 3.3 and 0.2 on an idle machine
+        assert 0 < row["ratio"] < most, row
+
+
 def test_compiling_is_measured(tmp_path):
     run(BENCH, "compile", "--turns", 1, "--out", tmp_path)
     rows = json.loads((tmp_path / "gpu-compile.json").read_text())["rows"]

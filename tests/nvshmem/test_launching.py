@@ -89,7 +89,10 @@ def kernel(x):
 shmem.init()
 kernel[1, 32](shmem.zeros(4))
 shmem.finalize()
-unused = "torch", "nvshmem.core", "nvshmem.bindings.device.numba", "gpushmem.backends.nvshmem.compile.compiler"
+unused = (
+    "torch", "nvshmem.core", "nvshmem.bindings.device.numba",
+    "gpushmem.backends.nvshmem.compile.compiler",
+)
 print([name for name in unused if name in sys.modules])
 """
 

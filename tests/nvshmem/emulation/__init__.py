@@ -21,8 +21,9 @@ Environment: EMULATION_DEVICES (2), EMULATION_MEMORY (bytes of each device, 8 Gi
 (132), EMULATION_TRACE (print what is asked for and not there), EMULATION_NODE_PES (PEs of each
 pretended node: `ptr` between nodes is 0), EMULATION_MPS (0: PEs that share a device have no MPS,
 and may do no more than NVSHMEM then allows), EMULATION_TIMEOUT (seconds after which a wait for
-another PE raises, 60), and CUDA_VISIBLE_DEVICES and NVSHMEM_SYMMETRIC_SIZE as
-ever. EMULATION_LIBCUDA, which `environment` sets, is what `site/` installs the emulation for.
+another PE raises, 60), EMULATION_LAUNCHES (0: they do nothing, unchecked, so that what calls them
+can be timed), and CUDA_VISIBLE_DEVICES and NVSHMEM_SYMMETRIC_SIZE as ever.
+EMULATION_LIBCUDA, which `environment` sets, is what `site/` installs the emulation for.
 """
 
 import ctypes

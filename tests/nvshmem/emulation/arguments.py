@@ -5,12 +5,15 @@ CUDA cannot: it is given addresses without a count or sizes, and reads what lies
 
 import ctypes
 import functools
+import os
 
 from tests.nvshmem.emulation.errors import EmulationError
 
 
 def patch_core(core) -> None:
     """Make `cuda.core.launch` raise EmulationError for arguments that do not fit the kernel."""
+    if os.environ.get("EMULATION_LAUNCHES") == "0":
+        return
     launch = core.launch
 
     @functools.wraps(launch)
