@@ -1,6 +1,7 @@
 """A launch like one before takes fewer steps (`Kernel.again`); on the GPU it is the same launch."""
 
 import threading
+from importlib.util import find_spec
 
 import ml_dtypes
 import numpy as np
@@ -216,3 +217,17 @@ def test_after_finalize_they_begin_anew(me, n):
         with pytest.raises(shmem.NotInitializedError):
             two[1, 1](x, 1)
         shmem.init("nvshmem", heap_size=host.HEAP)
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(find_spec("numba_cuda_mlir") is None, reason="numba-cuda-mlir is not installed")
+@host.in_pes(1, limit=120, GPUSHMEM_COMPILER="numba-cuda-mlir")
+def test_kernels_of_numba_cuda_mlir_get_its_parameters(me, n):
+    found, x, y = noted(), shmem.zeros((4, 6), "float32"), shmem.zeros(8)
+    for args in ((x, x[:, 1:3], y[::2], 3, 2.5, True), (x[1:], x[:, 2:4], y[1::2], 4, -2.5, False)):
+        six[2, 32].bind(*args)()
+        six[2, 32](*args)
+        expected, quick = taken()
+        assert quick == expected
+        assert len(quick.params) == 7 + 7 + 5 + 3
+    assert found == [True, True]
