@@ -3,8 +3,8 @@
 gpushmem run --backend nvshmem -n 1 --heap-size 1G bench/gpu/moving.py [--rehearse]
 
 Beside the driver's copy of the same bytes, and as a share of what the memory can do at most;
-products beside PyTorch's of the same matrices, where it is installed. Each line says which figure
-is expected. A rehearsal, on any backend, has few bytes, and neither driver nor PyTorch.
+products beside PyTorch's of the same matrices, where it is installed. With several PEs all-reduces
+instead, of each algorithm beside one shot. Each line says which figure is expected. A rehearsal, on any backend, has few bytes, and neither driver nor PyTorch.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 import time
 
 import numpy as np
-from gpushmem.kernels import AllGatherGemm, part_of
+from gpushmem.kernels import AllGatherGemm, AllReduce, part_of
 from numba import cuda
 
 import gpushmem as shmem
@@ -25,6 +25,8 @@ SIDE = 64 if REHEARSE else 8192
 GRIDS = (2,) if REHEARSE else (66, 132, 264, 528)
 TIMES, ROUNDS = (2, 2) if REHEARSE else (20, 7)
 DTYPES = "float32", "float16"
+# Of one shot's time: no fence, no signals; a fence and a signal are most of a small message.
+EXPECTED = {("ll", 8 << 10): "ratio 0.7"}
 
 
 @shmem.jit
@@ -107,8 +109,35 @@ def products():
         print(json.dumps(line), flush=True)
 
 
+def all_reduces():
+    """The algorithms beside one shot: a call with its launch, and one of many in a row."""
+    me, n = shmem.my_pe(), shmem.n_pes()
+    for nbytes in (8 << 10, MiB) if REHEARSE else (8 << 10, 64 << 10, MiB, 16 * MiB):
+        took = {}
+        for algorithm in ("one_shot", "ll", "two_shot", "ring", "multicast"):
+            size = nbytes // 2
+            x = shmem.zeros(size, "float16")
+            with AllReduce(size=size, dtype="float16", algorithm=algorithm) as plan:
+                x.copy_from(me + 1)
+                plan(x)
+                assert (x.numpy() == n * (n + 1) // 2).all()
+                x.copy_from(0)
+                shmem.barrier_all()
+                took[algorithm] = seconds(lambda p=plan, y=x: p(y))
+            shmem.free(x)
+            line = {"what": f"AllReduce, {algorithm}", "pes": n, "bytes": nbytes}
+            line |= {"ours": took[algorithm], "ratio": took[algorithm] / took["one_shot"]}
+            line["expected"] = EXPECTED.get((algorithm, nbytes), "none: PEs share the memory")
+            if me == 0:
+                print(json.dumps(line), flush=True)
+
+
 def main():
     shmem.init()
+    if shmem.n_pes() > 1:
+        all_reduces()
+        shmem.finalize()
+        return
     products()
     for nbytes in SIZES:
         for dtype in DTYPES:

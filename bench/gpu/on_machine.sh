@@ -17,7 +17,8 @@
 #   fault         a kernel that fails: pytest without MPS, which it would take from all others; and what it does to
 #                 other processes, without MPS and with it (bench/gpu/fault.py)
 #   bench         bench/gpu with 1 PE: operations, signals, copies, launches; BENCH and MPS_BENCH: which of them
-#   moving        bench/gpu/moving.py: copy_block and reduce_rows_block, bytes a second; moving.jsonl in $OUT
+#   moving        bench/gpu/moving.py: copy_block and reduce_rows_block, bytes a second, products; with 2 and 4 PEs
+#                 all-reduces; moving.jsonl in $OUT
 #   first         bench/gpu: from the start of a process to its first kernel's end
 #   bench-mps     bench/gpu --short with MPS_PES ("2 4") PEs that share the GPU, with MPS
 #   bench-shared  the same, without: kernels that do not wait
@@ -228,8 +229,8 @@ with_mlir() {  # with_mlir COMMAND...
   "$@"
 }
 fault() { "$PYTHON" bench/gpu/fault.py || [ -n "$REHEARSE" ]; }  # no kernel fails in a rehearsal
-moving() {
-  "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 --heap-size 1G bench/gpu/moving.py ${REHEARSE:+--rehearse} | tee "$OUT/moving.jsonl"
+moving() {  # moving PES
+  "$PYTHON" -m gpushmem run --backend "$BACKEND" -n "$1" --heap-size 1G bench/gpu/moving.py ${REHEARSE:+--rehearse} | tee -a "$OUT/moving.jsonl"
 }
 both() { "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 bench/gpu/both.py; }
 t=tests/gpu/test_gpu.py::test_
@@ -295,7 +296,9 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
       step "fault, others without MPS" 60 bash -c fault
       with_mps 4 "fault, others with MPS" 60 bash -c fault ;;
     tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
-    moving) step moving 60 bash -c "set -o pipefail; moving" ;;
+    moving)
+      step moving 60 bash -c "set -o pipefail; moving 1"
+      for n in 2 4; do with_mps "$n" "moving, $n PEs" 60 bash -c "set -o pipefail; moving $n"; done ;;
     bench) step bench 150 bash -c "bench -n 1 ${BENCH:-ops ping-pong copy launch}" ;;
     first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;
     bench-mps)
