@@ -1,9 +1,11 @@
 """All-reduce, by every algorithm, and the fused norm, against NumPy."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from gpushmem.kernels import AllReduce, AllReduceRMSNorm
-from gpushmem.kernels.all_reduce import SUMMING
+from gpushmem.kernels.all_reduce import SUMMING, suggested
 from gpushmem.kernels.all_reduce_norm import reference
 from numba import cuda
 
@@ -318,3 +320,13 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
     copies = {"one_shot": 3 * part, "two_shot": part, "multicast": 2 * part + 3 * part,
               "ll": 6 * part}  # fmt: skip
     assert [a - copies.get(algorithm, 0) for a in arrived] == list(says)
+
+
+def test_small_arrays_go_by_ll_where_that_pays_and_all_can_be_reached():
+    def said(nbytes, n_pes=8, reachable=True, ll_bytes=448 << 10):
+        tuning = SimpleNamespace(ll_bytes=ll_bytes)
+        return suggested(SimpleNamespace(n_pes=n_pes, reachable=reachable, tuning=tuning), nbytes)
+
+    assert [said(64 << 10), said(65 << 10), said(6 << 10, 72)] == ["ll", "two_shot", "ll"]
+    assert [said(448 << 10, 2), said(449 << 10, 2), said(8, 1)] == ["ll", "one_shot", "one_shot"]
+    assert [said(8, reachable=False), said(8, ll_bytes=0)] == ["one_shot", "one_shot"]

@@ -278,9 +278,10 @@ def test_kernels_run_on_a_node_for_each_pe(run_cli, run):
     run_cli("run", "-n", 3, "--nodes", 3, READY, run, timeout=150, code=0)
 
 
-def test_a_kernel_that_stores_to_all_says_that_it_needs_one_node(run_cli):
-    done = run_cli("run", "-n", 4, "--nodes", 2, READY, "multicast", code=1)
-    assert "the algorithm 'multicast' loads and stores in the memory of all members" in done.stderr
+@pytest.mark.parametrize("run", ["multicast", pytest.param("ll", marks=pytest.mark.sweep)])
+def test_a_kernel_that_stores_to_all_says_that_it_needs_one_node(run_cli, run):
+    done = run_cli("run", "-n", 4, "--nodes", 2, READY, run, code=1)
+    assert f"the algorithm {run!r} loads and stores in the memory of all members" in done.stderr
 
 
 @pytest.mark.sweep
