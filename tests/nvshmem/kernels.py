@@ -30,9 +30,10 @@ INTS = [
     "flag",
 ]
 UNITS = RemoteUnits, OwnUnits
+LOCAL = ("reduce_rows", "reduce_local", "reduce_ll")
 OWN = (  # call none of NVSHMEM's
-    "gemm", "ask_smem", "trace_range_start", "trace_range_end", "copy", "copy_rows",
-    "reduce_rows", "reduce_local", "sum_rows",
+    *LOCAL, "gemm", "ask_smem", "trace_range_start", "trace_range_end", "copy", "copy_rows",
+    "sum_rows",
 )  # fmt: skip
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip

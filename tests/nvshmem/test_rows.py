@@ -28,7 +28,7 @@ from tests.nvshmem import kernels
 SM_90 = compiler.Arch.of("sm_90")
 ARCHS = ("sm_80", "sm_90", "sm_100")
 REDUCTIONS = ("reduce", "reducescatter")  # by NVSHMEM
-COMBINING = (*REDUCTIONS, "multimem_reduce")
+COMBINING = (*REDUCTIONS, *kernels.LOCAL, "multimem_reduce")
 
 
 @pytest.mark.parametrize("all_dtypes", [False, pytest.param(True, marks=pytest.mark.sweep)])

@@ -15,7 +15,7 @@ WIDTH = 8  # bytes of the elements
 NONE_YET = {"any": "{} < 0", "some": "{} == 0", "all": "not {}", "test": "not {}"}
 FIXED = {"cmp": "0", "status": "None"}
 REDUCTIONS = ("reduce", "reducescatter")  # by NVSHMEM
-COMBINING = (*REDUCTIONS, "multimem_reduce", "reduce_rows", "reduce_local", "reduce_ll")
+COMBINING = (*REDUCTIONS, *kernels.LOCAL, "multimem_reduce")
 
 
 def probe(op):
