@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["LIMITS", "MAX_STATIC_SHARED", "MAX_THREADS", "REGISTERS", "Limits"]
+__all__ = [
+    "LIMITS", "MAX_STATIC_SHARED", "MAX_THREADS", "MOST_REGISTERS", "REGISTERS", "Limits",
+    "most_registers",
+]  # fmt: skip
 
 MAX_THREADS = 1024  # of a block
 REGISTERS = 65536  # of a multiprocessor, and of a block
+MOST_REGISTERS = 255  # of a thread
 MAX_STATIC_SHARED = 48 * 1024  # bytes of a block; more as dynamic shared memory only
 
 
@@ -45,3 +49,12 @@ LIMITS = {
     (12, 0): Limits(1536, 24, 100 * KIB, 24),
     (12, 1): Limits(1536, 24, 100 * KIB, 24),
 }
+
+
+def most_registers(threads: int) -> int:
+    """How many registers a thread can have in a block of so many: 255, or what there is for it.
+
+    A warp gets its registers in units of 256, from one of four equal parts of all.
+    """
+    warps = -(-threads // 128) * 4
+    return min(MOST_REGISTERS, REGISTERS // warps // 256 * 8)

@@ -11,12 +11,17 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from gpushmem.artifacts.gpu_limits import LIMITS, MAX_THREADS, REGISTERS, Limits
+from gpushmem.artifacts.gpu_limits import (
+    LIMITS,
+    MAX_THREADS,
+    MOST_REGISTERS,
+    REGISTERS,
+    Limits,
+)
 
 __all__ = ["Occupancy", "occupancy"]
 
 WARP = 32  # threads
-MOST_REGISTERS = 255  # of a thread
 REGISTER_UNIT = 256
 PARTS = 4  # of the register file
 ANY = sys.maxsize  # blocks: no limit

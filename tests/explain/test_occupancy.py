@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem.artifacts.gpu_limits import LIMITS
+from gpushmem.artifacts.gpu_limits import LIMITS, MOST_REGISTERS, most_registers
 from gpushmem.explain.occupancy import occupancy
 
 # Compute capability, threads of a block, registers of a thread, bytes of shared memory, barriers;
@@ -71,6 +71,15 @@ def test_known_values(capability, threads, registers, shared, barriers, blocks, 
     assert (found.blocks_per_multiprocessor, found.limited_by) == (blocks, by)
     assert found.warps == blocks * -(-threads // 32)
     assert found.most_warps == LIMITS[capability].threads // 32
+
+
+def test_as_many_registers_as_a_block_fits_with():
+    for threads in range(1, 1025):
+        most = most_registers(threads)
+        assert occupancy((9, 0), threads, most, 0).blocks_per_multiprocessor >= 1
+        if most < MOST_REGISTERS:
+            assert occupancy((9, 0), threads, most + 1, 0).blocks_per_multiprocessor == 0
+    assert [most_registers(threads) for threads in (32, 512, 1024)] == [255, 128, 64]
 
 
 def test_an_unknown_capability_is_not_guessed():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import gpushmem as shmem
 from gpushmem.cache_files import PRUNED
@@ -46,6 +47,17 @@ def one(x):
 @shmem.jit(collective=True)
 def together(x):
     x[0] = 1  # nothing of NVSHMEM's, which takes seconds to link
+
+
+@shmem.jit(collective=True)
+def crowded(x, y):
+    """It has 100 numbers in registers, if it can."""
+    values = cuda.local.array(100, np.float32)
+    for i in range(100):
+        values[i] = x[i]
+    cuda.syncthreads()
+    for i in range(100):
+        y[i] = values[99 - i]
 
 
 @shmem.jit
@@ -231,6 +243,15 @@ def resident(me, n):
         with pytest.raises(ArgumentError, match=f"of {most + 1} blocks"):
             kernel[most + 1, 1024](x)
     return found
+
+
+@host.in_pes(1)
+def test_large_blocks_have_as_many_registers_as_fit(me, n):
+    """With all registers that the compiler would take, no block of 1024 threads would fit."""
+    x, y = (shmem.zeros(100, np.float32) for _ in range(2))
+    crowded[132, 512](x, y)
+    crowded[132, 1024](x, y)
+    assert [launch.block[0] for launch in driver.launches()] == [512, 1024]
 
 
 def test_collective_launches():

@@ -17,6 +17,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from gpushmem.arguments import taking
 from gpushmem.artifacts.argument_packing import pack, parameters, types_of, words_of
 from gpushmem.artifacts.compiler_choice import MLIR
+from gpushmem.artifacts.gpu_limits import MOST_REGISTERS, most_registers
 from gpushmem.artifacts.launch_shape import CLUSTERS, LaunchShape, carveout
 from gpushmem.backends.nvshmem.compile import aot
 from gpushmem.backends.nvshmem.compile.options import code_options
@@ -112,11 +113,18 @@ class Loader:
 
     def load(
         self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any],
-        carveout: int = -1, traced: bool = False,
+        registers: int = MOST_REGISTERS, carveout: int = -1, traced: bool = False,
     ) -> Loaded:  # fmt: skip
-        """The kernel for arguments of these types; raises Numba's errors."""
+        """The kernel for arguments of these types; raises Numba's errors.
+
+        A kernel that would need more `registers` than these is compiled again, with no more: else
+        blocks of the size in question could not be launched.
+        """
         trace = self.tracer.address if traced else 0
         found = aot.artifact(py_func, argtypes, options, self.arch, traced=bool(trace))
+        if found.about["needs"]["registers"] > registers:
+            fewer = options | {"max_registers": registers}
+            found = aot.artifact(py_func, argtypes, fewer, self.arch, traced=bool(trace))
         workspace = self.workspace if found.about["workspace"] else 0
         key = blake2b(found.code).digest(), workspace, carveout, trace
         if key not in self._loaded:
@@ -262,11 +270,14 @@ class Kernel:
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         argtypes = types_of(self.py_func, args, _type_of)
-        key = (loader, *argtypes)
+        registers = most_registers(shape.threads)
+        key = (loader, registers, *argtypes)
         loaded = self._loaded.get(key)
         if loaded is None:
             self._check_types(argtypes)
-            loaded = loader.load(self.py_func, argtypes, self.options, self.carveout, self.traced)
+            loaded = loader.load(
+                self.py_func, argtypes, self.options, registers, self.carveout, self.traced
+            )
             self._loaded[key] = loaded
         if shape.threads % LANES:
             loader.check_warps(self.name, loaded, shape.threads)
