@@ -910,8 +910,11 @@ def tuning() -> Tuning:
 
     Not collective; the same on all PEs.
     """
-    about = registry.about(current("tuning").backend.name)
+    backend = current("tuning").backend
+    about = registry.about(backend.name)
     found = (settings.get("GPUSHMEM_CHECK") and about.recorded) or about.tuning
+    if backend.on_gpu:
+        found = found.on_gpus(*backend.gpu)
     job = current_job()
     found = current("tuning").backend.tuned(found)
     return found if job is None or job.n_nodes == 1 else found.over_a_network()

@@ -212,7 +212,9 @@ class InPieces(Plan):
     def __init__(
         self, size: int, dtype: Any, team: Any, blocks: int | None, threads: int | None
     ) -> None:
-        super().__init__(team, blocks=blocks, threads=threads)
+        least = shmem.tuning().block_bytes
+        parts = -(-size * int(np.dtype(dtype).itemsize) // least)
+        super().__init__(team, blocks=blocks, threads=threads, parts=parts)
         if size < 0:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: size is {size}; it must be 0 or more"

@@ -113,14 +113,14 @@ class AllReduceRMSNorm(Plan):
     float32 at least. `algorithm` is as for `AllReduce`.
     """
 
-    moves = True
+    moves = fills = True
 
     def __init__(
         self, *, tokens: int, hidden: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         eps: float = 1e-6, algorithm: str | None = None, blocks: int | None = None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(team, blocks=blocks, threads=threads)
+        super().__init__(team, blocks=blocks, threads=threads, parts=tokens)
         if min(tokens, hidden) < 0:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: tokens and hidden are {tokens} and {hidden}; they must be "

@@ -255,7 +255,9 @@ class Gemm(Plan):
                 f"{name}: method is {method!r}; it can be {', '.join(map(repr, METHODS))}"
             )
         self.moves = self.method == "library"
-        super().__init__(team, blocks=blocks, threads=threads)
+        self.fills = not self.moves
+        beside = shmem.tuning().blocks if self.moves else None  # the library has the rest
+        super().__init__(team, blocks=blocks, threads=threads, parts=beside)
         self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
         if self.dtype.name not in DTYPES:
             raise shmem.ArgumentError(

@@ -161,6 +161,8 @@ class HaloExchange(Plan):
     The workspace is 6 edges.
     """
 
+    fills = True
+
     def __init__(
         self, *, shape: tuple[int, ...], width: int, dtype: Any, axis: int = 0,
         periodic: bool = False, team: Any = shmem.TEAM_WORLD, blocks: int | None = None,

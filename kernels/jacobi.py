@@ -295,6 +295,8 @@ class Jacobi(Plan):
     The workspace is one more local block, and 18 faces.
     """
 
+    fills = True
+
     def __init__(
         self, *, shape: tuple[int, ...], grid: tuple[int, ...] | None = None,
         dtype: Any = "float64", team: Any = shmem.TEAM_WORLD,

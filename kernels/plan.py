@@ -44,6 +44,7 @@ SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
 BOUND = 64  # launches that a plan remembers
+TOLD = "algorithm", "method", "form", "piece", "pieces", "tile", "tiles"  # of plans that have it
 
 
 class Bound(NamedTuple):
@@ -74,23 +75,31 @@ class Plan:
     a team. All members make the same calls in the same order. A call that is on another stream than
     the one before waits for that one. As a context manager a plan is freed at the end of the block.
     `threads` and `blocks` say how a kernel is launched; by default what suits the backend
-    (`tuning`). docs/plans.md tells how to write one.
+    (`tuning`), and what the kernel does (`moves`, `fills`), in blocks that have something to do:
+    at most `parts`. docs/plans.md tells how to write one.
     """
 
     moves = False  # whether its kernels copy and add up, and multiply nothing
+    fills = False  # whether they keep a whole GPU busy: multiply, or load more than they send
 
     def __init_subclass__(cls) -> None:
         check_methods(cls)
 
     @checked
     def __init__(
-        self, team: Any = shmem.TEAM_WORLD, *, blocks: int | None = None, threads: int | None = None
-    ) -> None:
+        self, team: Any = shmem.TEAM_WORLD, *, blocks: int | None = None,
+        threads: int | None = None, parts: int | None = None,
+    ) -> None:  # fmt: skip
         self.team, self.tuning = team, shmem.tuning()
         self.my_pe, self.n_pes = max(team.my_pe, 0), max(team.n_pes, 1)
         suggested = self.tuning.moving_threads if self.moves else self.tuning.threads
         self.threads = suggested if threads is None else threads
-        self.blocks = self.tuning.blocks if blocks is None else blocks
+        most, self._why = self._most_blocks()
+        if blocks is not None:
+            most, self._why = blocks, "as asked for"
+        elif parts is not None and parts < most:
+            most, self._why = max(1, parts), "more would be of no use"
+        self.blocks = most
         if not (1 <= self.threads <= MOST_THREADS and 1 <= self.blocks <= MOST_BLOCKS):
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: {self.blocks} blocks of {self.threads} threads cannot be: "
@@ -109,6 +118,30 @@ class Plan:
     def epochs(self) -> Any:
         """The number of the last call, for each block."""
         return shmem.to_device(np.zeros(self.blocks, "int64"))
+
+    def _most_blocks(self) -> tuple[int, str]:
+        """How many blocks there are if all have something to do, and why."""
+        if not self.tuning.multiprocessors:
+            return self.tuning.blocks, "without a GPU few are best"
+        on = f"of {self.tuning.multiprocessors} multiprocessors"
+        if self.fills:
+            return self.tuning.all_blocks(self.threads), f"all {on}, with what runs on them at once"
+        if self.moves:
+            return self.tuning.moving_blocks, f"enough {on} for the links"
+        return self.tuning.blocks, f"some {on}"
+
+    def describe(self) -> str:
+        """Say what the plan does: launch, pieces, memory, what a PE sends in a call.
+
+        Not collective. For people to read: lines may change.
+        """
+        told = {"grid": f"{self.blocks}, blocks of {self.threads} threads: {self._why}"}
+        told |= {name: str(getattr(self, name)) for name in TOLD if hasattr(self, name)}
+        told["memory"] = f"{sum(array.nbytes for array in self._memory)} bytes on the heap"
+        if hasattr(self, "sends"):
+            told["sends"] = "{} bytes in {} messages".format(*self.sends())
+        lines = (f"\n  {what.replace('_', ' '):11}{said}" for what, said in told.items())
+        return f"{type(self).__name__}, team of {self.n_pes}{''.join(lines)}"
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
         """Memory for others to write to: an array (SLOTS, *shape)."""

@@ -62,6 +62,7 @@ class Backend(Protocol):
     my_pe: int
     n_pes: int
     heap_bytes: int
+    gpu: tuple[int, int]  # multiprocessors that each PE has, at least, major capability; or zeros
     allocated: Callable[[], Sequence[Any]]  # set by the runtime: `memory.stats.Allocated`, sorted
 
     def meet(self, what: str, nbytes: int = -1) -> None:

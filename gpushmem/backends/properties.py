@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 
 __all__ = ["About", "Tuning"]
 
+OF_ALL_REGISTERS = 256  # threads: 65536 registers, 255 for each
+FAST_LINKS = 10  # major compute capability: NVLink of 900 GB/s in each direction
+
 Version = Callable[[str], "str | None"]  # of a package; None if it is not installed
 
 
@@ -24,7 +27,9 @@ class Tuning:
     a product that is not sent, all columns at once, or 0 where a `tile` is best for these, too;
     `kernel_products`, how many products of two numbers a kernel that multiplies may have to be
     better than the library beside one that sends, None where it always is;
-    `ll_bytes`, the data up to which a PE sends what all need to all others by LL, in one call.
+    `ll_bytes`, the data up to which a PE sends what all need to all others by LL, in one call;
+    `block_bytes`, what a block that copies has at least. On GPUs: `multiprocessors` that a PE has
+    for itself, and `moving_blocks` of a grid that copies and adds up, at most; else 0.
     Plans use it for what the user does not set.
     """
 
@@ -36,6 +41,25 @@ class Tuning:
     product_rows: int
     ll_bytes: int
     kernel_products: int | None = None
+    block_bytes: int = 1
+    multiprocessors: int = 0
+    moving_blocks: int = 0
+
+    def all_blocks(self, threads: int) -> int:
+        """Blocks of so many threads that keep all of a GPU busy, and surely run all at once.
+
+        A multiprocessor has room for 256 threads with all the registers that one can have, and for
+        any block. Without a GPU: `blocks`.
+        """
+        return self.multiprocessors * max(1, OF_ALL_REGISTERS // threads) or self.blocks
+
+    def on_gpus(self, multiprocessors: int, capability: int) -> Tuning:
+        """The same for PEs with so many multiprocessors, of a major compute capability, each.
+
+        What only moves takes half of them where that is enough for NVLink (before 10.0).
+        """
+        moving = multiprocessors if capability >= FAST_LINKS else -(-multiprocessors // 2)
+        return replace(self, multiprocessors=multiprocessors, moving_blocks=moving)
 
     def over_a_network(self) -> Tuning:
         """The same with blocks of whole warps, which operations between nodes need."""

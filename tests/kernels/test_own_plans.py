@@ -1,5 +1,6 @@
 """Plans that users write: what `Plan` checks and supplies, and that the names are public."""
 
+import dataclasses
 import inspect
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from gpushmem.kernels import AllReduce, AllReduceRMSNorm, Plan, part_of
 
 import gpushmem as shmem
 from gpushmem import kernels
+from gpushmem.backends import nvshmem
 from gpushmem.backends.registry import BACKENDS, about
 
 
@@ -116,13 +118,64 @@ def test_arrays_that_are_registered_once_more(alone):
 
 def test_the_backend_says_how_kernels_are_launched(alone):
     tuning = shmem.tuning()
-    assert tuning == about(shmem.zeros(1)._backend.name).tuning
+    backend = shmem.zeros(1)._backend
+    known = about(backend.name).tuning
+    assert tuning == (known.on_gpus(*backend.gpu) if backend.on_gpu else known)
     plan = Plan()
     assert (plan.threads, plan.blocks) == (tuning.threads, tuning.blocks)
     for name in BACKENDS:
         found = about(name).tuning
         assert isinstance(found, shmem.Tuning)
         assert min(found.threads, found.blocks, found.piece_bytes, *found.tile) >= 1
+
+
+def made(name, **sizes):
+    with getattr(kernels, name)(dtype="float16", **sizes) as plan:
+        return plan.threads, plan.blocks, plan.describe()
+
+
+H100, B200 = (132, 9), (148, 10)
+GEMM = {"m": 128, "n": 128, "k": 128}
+SHAPES = (
+    ("AllReduce", {"size": 5}, H100, (512, 1)),
+    ("AllReduce", {"size": 3 << 12}, H100, (512, 3)),
+    ("AllReduce", {"size": 1 << 20}, H100, (512, 66)),
+    ("AllReduce", {"size": 1 << 20}, B200, (512, 148)),
+    ("AllReduce", {"size": 1 << 20, "blocks": 7, "threads": 64}, H100, (64, 7)),
+    ("AllReduceRMSNorm", {"tokens": 8, "hidden": 64}, H100, (512, 8)),
+    ("AllReduceRMSNorm", {"tokens": 999, "hidden": 64}, H100, (512, 132)),
+    ("GemmAllReduce", GEMM, H100, (128, 264)),
+    ("GemmAllReduce", GEMM | {"threads": 256}, H100, (256, 132)),
+    ("Jacobi", {"shape": (9, 9)}, (66, 9), (128, 132)),
+    ("HaloExchange", {"shape": (9, 9), "width": 1}, B200, (128, 296)),
+    ("ExpertParallel", {"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2}, H100, (128, 32)),
+)
+
+
+@pytest.mark.cpu_backend
+@pytest.mark.parametrize(("name", "sizes", "gpu", "shape"), SHAPES)
+def test_launches_follow_from_sizes_and_the_gpu(alone, monkeypatch, name, sizes, gpu, shape):
+    usual = dataclasses.replace(nvshmem.TUNING.on_gpus(*gpu), piece_bytes=256, tile=(8, 8))
+    monkeypatch.setattr(shmem, "tuning", lambda: usual)
+    *found, said = made(name, **sizes)
+    assert tuple(found) == shape
+    assert f" {shape[1]}, blocks of {shape[0]} threads: " in said
+
+
+@pytest.mark.cpu_backend
+def test_a_plan_says_what_it_does(alone):
+    with AllReduce(size=1000, dtype="float32", algorithm="two_shot") as plan:
+        assert plan.describe().splitlines() == [
+            "AllReduce, team of 1",
+            "  grid       1, blocks of 128 threads: without a GPU few are best",
+            "  algorithm  two_shot",
+            "  piece      1000",
+            "  pieces     1",
+            f"  memory     {2 * (8000 + 16)} bytes on the heap",
+            "  sends      0 bytes in 0 messages",
+        ]
+    assert "blocks of 3 threads: as asked for" in made("AllReduce", size=1, blocks=2, threads=3)[2]
+    assert Plan().describe().startswith("Plan, team of 1\n  grid ")
 
 
 @pytest.mark.cpu_backend

@@ -272,6 +272,19 @@ def test_collective_launches_of_pes_that_share_a_gpu():
     assert shared[1] == alone[1]
 
 
+@host.job
+def tuned(me, n):
+    return shmem.tuning()
+
+
+def test_plans_are_for_the_multiprocessors_that_every_pe_has():
+    """Two of the three PEs share a GPU: all PEs launch what fits half of one."""
+    (alone,) = host.run(1, tuned)
+    assert (alone.multiprocessors, alone.moving_blocks, alone.all_blocks(128)) == (132, 66, 264)
+    found = host.run(3, tuned, EMULATION_DEVICES=2)
+    assert [(t.multiprocessors, t.moving_blocks) for t in found] == [(66, 33)] * 3
+
+
 def with_a_gpu_of_its_own():
     """As under `srun --gpus-per-task=1`: each process sees one GPU, and calls it number 0."""
     me, _ = host.meet()

@@ -83,6 +83,7 @@ class CpuBackend:
 
     name = "cpu"
     on_gpu = False
+    gpu = 0, 0
 
     def __init__(self, heap_bytes: int) -> None:
         job = current()

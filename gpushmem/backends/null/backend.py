@@ -51,6 +51,7 @@ class NullBackend:
     name = "null"
     my_pe, n_pes = 0, 1
     on_gpu = False
+    gpu = 0, 0
 
     def __init__(self, heap_bytes: int) -> None:
         found = ranks.current()

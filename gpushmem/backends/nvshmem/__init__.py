@@ -5,6 +5,7 @@ from gpushmem.backends.properties import About, Tuning
 
 # A tile is of a size that a block multiplies well. A call with the library has some 20 launches,
 # 60 us; a kernel that multiplies reaches a tenth of the library's rate: so they are equal at 2^32.
+# In blocks of 512 threads that have less than 8 KiB some would have nothing to do.
 TUNING = Tuning(
     threads=128,
     moving_threads=512,
@@ -14,6 +15,7 @@ TUNING = Tuning(
     product_rows=0,
     kernel_products=1 << 32,
     ll_bytes=448 << 10,  # NVLink sends that in the 1 us that a fence and a signal take, or less
+    block_bytes=8 << 10,
 )
 
 ABOUT = About(

@@ -153,6 +153,7 @@ class NvshmemBackend:
 
     name = "nvshmem"
     on_gpu = True
+    gpu = 0, 0
     allocated: Callable[[], Sequence[Any]]
 
     def __init__(self, heap_bytes: int) -> None:
@@ -242,10 +243,15 @@ class NvshmemBackend:
             raise different_calls({pe: _sized(what.decode(), n) for pe, (n, what) in calls})
 
     def _sharing(self) -> int:
-        """The number of PEs that use this PE's GPU, whatever the processes call it."""
+        """The number of PEs that use this PE's GPU, whatever the processes call it; sets `gpu`."""
         self._device.synchronize("init")
-        said = self._exchange("init", (0, self._device.cuda.uuid.encode()))
-        return int((said == said[self.my_pe]).sum())
+        cuda = self._device.cuda
+        mine = cuda.properties.multiprocessor_count << 8 | cuda.compute_capability[0]
+        said = self._exchange("init", (mine, cuda.uuid.encode()))
+        gpus = said["what"].tolist()
+        parts = (int(n >> 8) // gpus.count(gpu) for n, gpu in said.tolist())
+        self.gpu = max(1, min(parts)), int((said["nbytes"] & 0xFF).min())
+        return gpus.count(gpus[self.my_pe])
 
     def _exchange(self, what: str, mine_: tuple[int, bytes]) -> np.ndarray[Any, Any]:
         """What each PE says; collective. This PE's streams are done."""
