@@ -1,6 +1,7 @@
 """Write what follows from tables: docs/settings.md, docs/doctor.md, docs/measurements.
 
-And the list of rooms in docs/architecture.md, from the docstrings of the folders.
+And the list of rooms in docs/architecture.md, from the docstrings of the folders, and the
+predictions in docs/kernels.md.
 
 python docs/make_tables.py
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 import pages as measurements
+import predicted
 
 from gpushmem.doctor.checks import CHECKS
 from gpushmem.doctor.facts import KEYS
@@ -22,6 +24,7 @@ from gpushmem.settings import SETTINGS
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 ROOMS, END_OF_ROOMS = "<!-- rooms -->\n", "<!-- end of rooms -->\n"
+PREDICTIONS, END_OF_PREDICTIONS = "<!-- predictions -->\n", "<!-- end of predictions -->\n"
 
 SETTINGS_HEAD = """# Environment variables
 
@@ -114,8 +117,18 @@ def _source(check):
 
 def architecture_page():
     """The page of the architecture with its list of rooms."""
-    before, _, rest = (DOCS / "architecture.md").read_text().partition(ROOMS)
-    return f"{before}{ROOMS}{''.join(_rooms())}{END_OF_ROOMS}{rest.partition(END_OF_ROOMS)[2]}"
+    return _between("architecture.md", ROOMS, "".join(_rooms()), END_OF_ROOMS)
+
+
+def kernels_page():
+    """The page of ready kernels with what is predicted of them."""
+    return _between("kernels.md", PREDICTIONS, predicted.text(), END_OF_PREDICTIONS)
+
+
+def _between(page, begin, text, end):
+    """A page, with a text between two marks."""
+    before, _, rest = (DOCS / page).read_text().partition(begin)
+    return f"{before}{begin}{text}{end}{rest.partition(end)[2]}"
 
 
 def _rooms():
@@ -139,6 +152,7 @@ def pages():
         "settings.md": settings_page(),
         "doctor.md": doctor_page(),
         "architecture.md": architecture_page(),
+        "kernels.md": kernels_page(),
     }
     return ours | measurements.pages()
 

@@ -16,6 +16,7 @@ from gpushmem.kernels.moe_parts import route
 from gpushmem.kernels.parts import (
     begin,
     block_sum,
+    block_sum32,
     complete,
     copy,
     end,
@@ -34,7 +35,7 @@ from gpushmem.kernels.plan import SLOTS, Plan
 __all__ = [
     "SLOTS", "AllGather", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "AllToAll", "Arena",
     "Broadcast", "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi",
-    "MoE", "Plan", "ReduceScatter", "begin", "block_sum", "complete", "copy", "end", "end_at",
-    "expert_ffn", "member", "part_of", "route", "send", "sum_in_order", "tell", "tell_others",
-    "wait_for", "wait_for_others",
+    "MoE", "Plan", "ReduceScatter", "begin", "block_sum", "block_sum32", "complete", "copy", "end",
+    "end_at", "expert_ffn", "member", "part_of", "route", "send", "sum_in_order", "tell",
+    "tell_others", "wait_for", "wait_for_others",
 ]  # fmt: skip

@@ -59,7 +59,7 @@ def move(dst, dst_line, src, src_line, line, first, last):
     """Copy elements first to last (exclusive) of lines of `line` elements.
 
     `dst` and `src` begin at the first element of the first line, and have a line every `dst_line`
-    and `src_line` elements.
+    and `src_line` elements. May synchronise the block.
     """
     t, threads = cuda.threadIdx.x, cuda.blockDim.x
     if line < threads:  # threads have elements of several lines
@@ -70,8 +70,7 @@ def move(dst, dst_line, src, src_line, line, first, last):
         for number in range(first // line, (last - 1) // line + 1):
             start, stop = max(first - number * line, 0), min(last - number * line, line)
             to, of = dst[number * dst_line :], src[number * src_line :]
-            for at in range(start + t, stop, threads):
-                to[at] = of[at]
+            shmem.copy_block(to[start:stop], of[start:stop])
 
 
 @shmem.jit(device=True)
@@ -161,7 +160,7 @@ class HaloExchange(Plan):
     The workspace is 6 edges.
     """
 
-    fills = True
+    moves = fills = True
 
     def __init__(
         self, *, shape: tuple[int, ...], width: int, dtype: Any, axis: int = 0,

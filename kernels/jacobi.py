@@ -295,7 +295,7 @@ class Jacobi(Plan):
     The workspace is one more local block, and 18 faces.
     """
 
-    fills = True
+    moves = fills = True
 
     def __init__(
         self, *, shape: tuple[int, ...], grid: tuple[int, ...] | None = None,

@@ -5,18 +5,20 @@ None of them synchronises the block unless it says so.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import cuda
 
 import gpushmem as shmem
 
 __all__ = [
-    "begin", "block_sum", "complete", "copy", "end", "end_at", "member", "part_of",
+    "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "member", "part_of",
     "send", "sum_before", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_others",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
-MAX_THREADS = 1024  # in a block
+MAX_THREADS, SUMS = 1024, 32  # in a block, and of them those that add up others' numbers
 
 
 @shmem.jit(device=True)
@@ -77,22 +79,35 @@ def sum_in_order(mine, boxes, me, n):
         shmem.reduce_rows_block(mine, boxes[:n, : mine.size], "sum")
 
 
-@shmem.jit(device=True)
-def block_sum(value):
-    """Return the sum of a float64 over the threads of the block, to all; synchronises the block."""
-    t, n = cuda.threadIdx.x, cuda.blockDim.x
-    values = cuda.shared.array(MAX_THREADS, np.float64)
-    values[t] = value
-    cuda.syncthreads()
-    while n > 1:
-        half = (n + 1) // 2
-        if t < n // 2:
-            values[t] += values[t + half]
+def block_sum_of(real: Any) -> Any:
+    """The function `block_sum` for numbers of a type."""
+
+    @shmem.jit(device=True)
+    def block_sum(value):
+        """Return the sum of a number over the threads of the block, to all; synchronises the block.
+
+        32 threads add up every 32nd number, then all threads the sums of these: the same bits.
+        """
+        t, n = cuda.threadIdx.x, cuda.blockDim.x
+        values, sums = cuda.shared.array(MAX_THREADS, real), cuda.shared.array(SUMS, real)
+        values[t] = value
+        cuda.syncthreads()  # who is here has read the sums of the call before
+        if t < SUMS:
+            part = real(0)
+            for k in range(t, n, SUMS):
+                part += values[k]
+            sums[t] = part
         cuda.syncthreads()
-        n = half
-    total = values[0]
-    cuda.syncthreads()  # before the next call writes there
-    return total
+        total = sums[0]
+        for k in range(1, min(n, SUMS)):
+            total += sums[k]
+        return total
+
+    return block_sum
+
+
+block_sum = block_sum_of(np.float64)
+block_sum32 = block_sum_of(np.float32)
 
 
 @shmem.jit(device=True)

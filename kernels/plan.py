@@ -79,7 +79,7 @@ class Plan:
     at most `parts`. docs/plans.md tells how to write one.
     """
 
-    moves = False  # whether its kernels copy and add up, and multiply nothing
+    moves = False  # whether its kernels copy and add up, and multiply no matrices
     fills = False  # whether they keep a whole GPU busy: multiply, or load more than they send
 
     def __init_subclass__(cls) -> None:

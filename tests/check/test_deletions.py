@@ -26,7 +26,6 @@ NOT_NEEDED = {
     "kernels/parts.py:end:cuda.syncthreads()": "all threads have synchronised since `begin`",
     "kernels/parts.py:complete:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/parts.py:complete:cuda.syncthreads() (2)": "`end` follows, which synchronises",
-    "kernels/parts.py:block_sum:cuda.syncthreads() (3)": "who calls it synchronises afterwards",
     # Examples.
     "examples/moe.py::shmem.barrier_all()": "it is for the order of what is printed",
     "examples/ring.py:shift:shmem.signal_wait_until(signal, shmem.CMP_EQ, 1)": (

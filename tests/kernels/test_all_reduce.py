@@ -122,6 +122,24 @@ def test_the_norm_is_numpys(run_pes, n_pes):
     assert len(results[0]) == (len(ALGORITHMS) + 2) * 5 * 2 * 2
 
 
+@pytest.mark.parametrize(("threads", "hidden"), [(32, 7), (96, 20_001), (512, 20_001)])
+def test_squares_are_summed_as_exactly_as_is_said(alone, threads, hidden):
+    """Rounding in one direction: each addend is a little more than what is kept of it."""
+    x, residual = np.zeros((2, hidden), "f4"), np.ones((2, hidden), "f4")
+    residual[0] += np.float32(2**-12)
+    residual[:, 0] *= 100
+    wide = residual.astype("f8")
+    given = [to_send(array) for array in (x, residual, np.ones(hidden, "f4"))]
+    out = shmem.device_array((2, hidden), "float32")
+    sizes = {"tokens": 2, "hidden": hidden, "dtype": "float32"}
+    with AllReduceRMSNorm(**sizes, threads=threads, blocks=1, eps=0.0) as plan:
+        plan(*given, out=out)
+        found = (wide[:, -1] / out.numpy()[:, -1]) ** 2 * hidden
+    exact = (wide**2).sum(axis=1)
+    times = hidden / (4 * threads) + threads / 32 + 36 + 6  # and what follows from the sum
+    assert (np.abs(found - exact) <= exact * times * 2**-24).all()
+
+
 @shmem.jit
 def fill_and_dawdle(x, call, turns):
     for i in range(x.size):

@@ -146,8 +146,8 @@ SHAPES = (
     ("AllReduceRMSNorm", {"tokens": 999, "hidden": 64}, H100, (512, 132)),
     ("GemmAllReduce", GEMM, H100, (128, 264)),
     ("GemmAllReduce", GEMM | {"threads": 256}, H100, (256, 132)),
-    ("Jacobi", {"shape": (9, 9)}, (66, 9), (128, 132)),
-    ("HaloExchange", {"shape": (9, 9), "width": 1}, B200, (128, 296)),
+    ("Jacobi", {"shape": (9, 9)}, (66, 9), (512, 66)),
+    ("HaloExchange", {"shape": (9, 9), "width": 1}, B200, (512, 148)),
     ("ExpertParallel", {"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2}, H100, (128, 32)),
 )
 

@@ -29,6 +29,7 @@ class Instruction(NamedTuple):
     order: str = ""  # "acquire", "release" or "acq_rel"
     to: tuple[str, ...] = ()  # labels, or the function called
     falls: bool = True  # whether the next instruction may follow
+    words: str = ""  # SASS: what follows the opcode
 
     @property
     def acquires(self):
@@ -171,7 +172,8 @@ def sass_text(text):
             owner = label[1]
             function = functions.setdefault(owner, Function(owner))
         elif (parts := LINE.fullmatch(line)) and function is not None:
-            function.code.append(_sass_instruction(*parts.groups()))
+            instruction = _sass_instruction(*parts.groups())
+            function.code.append(instruction._replace(words=parts[3]))
     for function in functions.values():
         _reconverge(function)
     return functions
@@ -200,6 +202,8 @@ def _sass_instruction(guard, opcode, rest):
         return Instruction(opcode, kind, falls=falls)
     wide = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "F16": 2, "64": 8, "128": 16}
     width = next((wide[part] for part in parts if part in wide), 4)
+    packed = re.search(r"\.B?F(\d+)x(\d+)", opcode)  # of LDGMC: F16x8
+    width = int(packed[1]) * int(packed[2]) // 8 if packed else width
     of = base.removeprefix("U").removesuffix("MC")  # LDGMC is global
     space = SASS_SPACES.get(of[-1], "global") if len(of) > 2 else "global"
     strong = "STRONG" in parts or "MMIO" in parts

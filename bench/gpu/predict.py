@@ -1,0 +1,463 @@
+"""Predict the ready kernels on 8 GPUs, from machine code and formulas, without a GPU.
+
+python -m bench.gpu.predict               all; then python docs/make_tables.py
+python -m bench.gpu.predict KERNEL ...    those whose names begin so, printed only
+
+A kernel's blocks go through pieces, one after the other; a piece is
+
+    passes      over memory: bytes / (threads * bytes that a thread has under way) trips, each as
+                long as a load from where the bytes are (HBM, L2 cache)
+    fences      of the system: until what was stored has arrived
+    hops        signals from one PE to another
+    waits       for signals that have come, one after the other
+
+    time        launch + max(pieces * a piece, bytes / rate of NVLink, of HBM, of the L2 cache)
+    limit       max(bytes / rate of NVLink, bytes / rate of HBM, flops / rate), of the data sheet
+
+What a thread has under way, registers and memory are read from the machine code; passes and bytes
+follow from the algorithm (`FORMULAS`); the machines are described in `machines.py`.
+"""
+
+import json
+import sys
+from functools import cache
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from gpushmem.kernels.all_reduce import part_size
+
+from bench.gpu.machines import MACHINES
+from gpushmem.artifacts.gpu_limits import most_registers
+from gpushmem.explain.occupancy import occupancy
+from gpushmem.ops import OPS
+from tests.nvshmem import kernels
+from tests.nvshmem.machine import loops, plans, reader
+
+RESULT = Path(__file__).parents[1] / "results/predictions.json"
+PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
+FETCH = "fetch"  # elements of a product, to shared memory
+HBM, L2, FAR = "hbm trip", "l2 trip", "far trip"  # where it loads from
+N, OTHERS = plans.N_PES, plans.N_PES - 1
+
+
+class Pass(NamedTuple):
+    """A block loads so many bytes, `times` one after the other."""
+
+    does: str
+    nbytes: float
+    source: str = L2
+    times: float = 1
+
+
+class Work(NamedTuple):
+    """What a call does on a PE, and a block for one of its `pieces`."""
+
+    link: float  # bytes sent
+    hbm: float  # bytes loaded and stored, if what is used again is found in the cache
+    passes: tuple[Pass, ...]
+    pieces: int = 1
+    fences: float = 1
+    hops: float = 1
+    waits: float = 1
+    least: float | None = None  # bytes sent by the best algorithm, if by another one
+    serial: float = 0  # loads from the L1 cache, of which each needs the one before
+    steps: float = 0  # of products, one after the other
+    fetched: float = 0  # bytes that a step loads
+    flops: float = 0
+
+
+# --- formulas
+
+
+def one_shot(b):
+    first, others = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1)
+    return (first, others, Pass(COPY, b), Pass(SUM, N * b)), 1, 1, 1
+
+
+def two_shot(b):
+    p = b / N
+    there = Pass(PUT, p, HBM, OTHERS), Pass(COPY, p, HBM), Pass(SUM, b)
+    return (*there, Pass(PUT, p, L2, OTHERS), Pass(COPY, p, L2, OTHERS)), 2, 2, 1 + OTHERS
+
+
+def multicast(b):
+    p = b / N
+    there = Pass(COPY, b, HBM), Pass(SUM, p, FAR), Pass(ELEMENTS, p)
+    return (*there, Pass(COPY, p, L2, OTHERS)), 3, 2, 1 + OTHERS
+
+
+def ring(b):
+    steps, p = 2 * OTHERS, b / N
+    passes = Pass(PUT, p, HBM, steps), Pass(SUM, 2 * p, L2, OTHERS), Pass(COPY, p, L2, OTHERS)
+    return passes, steps, steps, steps
+
+
+ALGORITHMS = {"one_shot": one_shot, "two_shot": two_shot, "multicast": multicast, "ring": ring}
+
+
+def summed(plan, nbytes, b, pieces, arrays, more=()):
+    """Arrays that are summed, and pass through HBM `arrays` times; `more` passes over each piece.
+
+    To `multicast` others send what the switch adds for a PE, too.
+    """
+    passes, *counts = ALGORITHMS[plan.algorithm](b)
+    link = plan.sends()[0] + (nbytes if plan.algorithm == "multicast" else 0)
+    best = min(link, 2 * OTHERS / N * nbytes)
+    return Work(link, arrays * nbytes, passes + more, pieces, *counts, best)
+
+
+def in_pieces(plan):
+    """Bytes of an array, and of a piece, and how many of these a block has."""
+    item, of_block = plan.dtype.itemsize, part_size(plan.size, plan.blocks)
+    return plan.size * item, plan.piece * item, ceil(of_block / plan.piece)
+
+
+def all_reduce(plan):
+    return summed(plan, *in_pieces(plan), 2)
+
+
+def norm(plan):
+    tokens, row = plan.shape[0], plan.shape[1] * plan.dtype.itemsize
+    b, pieces = plan.rows * row, ceil(ceil(tokens / plan.rows) / plan.blocks)
+    more = Pass(SUM, 2 * b, HBM), Pass(ELEMENTS, b), Pass(ELEMENTS, 2 * b)
+    return summed(plan, tokens * row, b, pieces, 5, more)
+
+
+def gather(plan):
+    part, b, pieces = in_pieces(plan)
+    puts = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1)
+    passes = *puts, Pass(COPY, b), Pass(COPY, b, L2, OTHERS)
+    return Work(OTHERS * part, (1 + N) * part, passes, pieces, 1, 1, OTHERS)
+
+
+def exchange(plan):
+    part, b, pieces = in_pieces(plan)
+    passes = Pass(PUT, b, HBM, OTHERS), Pass(COPY, b, HBM), Pass(COPY, b, L2, OTHERS)
+    return Work(OTHERS * part, 2 * N * part, passes, pieces, 1, 1, OTHERS)
+
+
+def scatter(plan):
+    part, b, pieces = in_pieces(plan)
+    passes = Pass(PUT, b, HBM, OTHERS), Pass(COPY, b, HBM, 2), Pass(SUM, N * b)
+    return Work(OTHERS * part, (1 + N) * part, passes, pieces)
+
+
+def broadcast(plan):
+    """The root's part, and the copy of the last PE to hear."""
+    nbytes, b, pieces = in_pieces(plan)
+    passes = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1), Pass(COPY, b)
+    return Work(OTHERS * nbytes, nbytes, passes, pieces, 1, 2)
+
+
+def product(plan, m, n, k):
+    """Steps of `gemm_block` for a product, and the bytes that each loads."""
+    from numba.cuda import types
+
+    from gpushmem.backends.nvshmem.operations.gemm import TILES
+
+    rows, columns, depth, *_ = TILES[getattr(types, plan.dtype.name)]
+    steps = ceil(m / rows) * ceil(n / columns) * ceil(k / depth)
+    return steps, (rows + columns) * depth * plan.dtype.itemsize
+
+
+def gather_product(plan):
+    rows, columns, _ = plan._sizes
+    tiles = ceil(N * plan.tiles * ceil(plan.n / columns) / plan.blocks)  # of a block
+    steps, fetched = product(plan, rows, columns, plan.k)
+    puts = ceil(OTHERS * plan.tiles / plan.blocks)
+    item, m = plan.dtype.itemsize, N * plan.m
+    return Work(
+        plan.sends()[0], (m * plan.k + plan.k * plan.n + m * plan.n) * item,
+        (Pass(PUT, rows * plan.k * item, HBM, puts),), 1, puts, 1, tiles,
+        steps=steps * tiles, fetched=fetched, flops=2 * m * plan.n * plan.k,
+    )  # fmt: skip
+
+
+def product_summed(plan, back=0):
+    """`back`: 1 if the sums are sent to all."""
+    rows, columns = plan._workspace[1:3]
+    item, pieces, m = plan.dtype.itemsize, ceil(plan.tiles / plan.blocks), N * plan.share
+    steps, fetched = product(plan, rows, columns, plan.k)
+    tile = rows * columns * item
+    passes = (
+        Pass(COPY, tile), Pass(SUM, N * tile), Pass(ELEMENTS, tile, L2, 1 + back * OTHERS),
+        Pass(PUT, tile, L2, back * OTHERS),
+    )  # fmt: skip
+    out = m if back else plan.share
+    return Work(
+        plan.sends()[0], (m * plan.k + plan.k * plan.n + out * plan.n) * item, passes, pieces,
+        OTHERS * (1 + back), 1 + back, 1 + back * OTHERS,
+        steps=steps * N * pieces, fetched=fetched, flops=2 * m * plan.n * plan.k,
+    )  # fmt: skip
+
+
+def product_summed_for_all(plan):
+    return product_summed(plan, 1)
+
+
+WALKS = 2  # over all pairs of a token and an expert, by each block
+
+
+def routed(plan):
+    """Rows that are sent, the segments of a block, and the rows of each."""
+    return plan.pairs * OTHERS / N, ceil(plan.experts / plan.blocks), plan.pairs / plan.experts
+
+
+def low_latency(plan):
+    rows, segments, each = routed(plan)
+    nbytes = rows * plan.row_bytes
+    puts = Pass(PUT, plan.row_bytes, L2, ceil(each) * segments)
+    return Work(
+        nbytes, 2 * nbytes, (puts,), 1, segments, 1, segments, serial=WALKS * plan.pairs
+    )  # fmt: skip
+
+
+def throughput(plan):
+    rows, *_ = routed(plan)
+    nbytes, own = rows * plan.row_bytes, plan.pairs / plan.blocks
+    passes = (
+        Pass(COPY, plan.row_bytes, HBM, own), Pass(PUT, own * plan.row_bytes),
+        Pass(COPY, own * plan.row_bytes),
+    )  # fmt: skip
+    return Work(
+        nbytes, 6 * nbytes, passes, 1, 2 * OTHERS, 2, 2 * OTHERS, serial=WALKS * plan.pairs
+    )  # fmt: skip
+
+
+def combine(plan):
+    rows, segments, each = routed(plan)
+    row = plan.hidden * plan.dtype.itemsize
+    passes = (
+        Pass(PUT, row * ceil(each), L2, segments),
+        Pass(ELEMENTS, 2 * row, L2, ceil(plan.tokens / plan.blocks) * plan.top_k),
+    )  # fmt: skip
+    return Work(rows * row, 2 * rows * row, passes, 1, segments, 1, plan.experts)
+
+
+def mixture(plan):
+    rows, segments, each = routed(plan)
+    item, of_pe = plan.dtype.itemsize, plan.experts_per_pe
+    row, m = plan.hidden * item, ceil(each * N)
+    steps, fetched = product(plan, m, plan.inner, plan.hidden)
+    passes = (
+        Pass(PUT, row, L2, 2 * ceil(each) * segments),
+        Pass(ELEMENTS, 2 * row, L2, ceil(plan.tokens / plan.blocks) * plan.top_k),
+    )  # fmt: skip
+    return Work(
+        2 * rows * row, 2 * of_pe * plan.hidden * plan.inner * item + 4 * rows * row, passes, 1,
+        2 * segments, 2, segments + plan.experts, serial=WALKS * plan.pairs,
+        steps=2 * steps * ceil(of_pe / plan.blocks), fetched=fetched,
+        flops=4 * m * plan.inner * plan.hidden * of_pe,
+    )  # fmt: skip
+
+
+def halo(plan):
+    """Also what is copied in the meantime."""
+    rows, row = plan.shape[0], plan.shape[1] * plan.dtype.itemsize
+    part, own = plan.width * row / plan.blocks, rows * row / plan.blocks
+    passes = (
+        Pass(COPY, part, HBM, 2), Pass(PUT, part, L2, 2), Pass(COPY, own, HBM),
+        Pass(COPY, part, L2, 2),
+    )  # fmt: skip
+    return Work(2 * plan.width * row, 2 * rows * row, passes, 1, 2, 1, 2)
+
+
+def jacobi(plan):
+    """One iteration."""
+    rows, columns = plan.local_shape
+    row = columns * plan.dtype.itemsize
+    own = ceil(rows / min(plan.blocks, rows)) * row
+    passes = Pass(ELEMENTS, 6 * own, HBM), Pass(PUT, row), Pass(ELEMENTS, row)
+    return Work(2 * row, 2 * rows * row, passes, 1, 2, 1, 2)
+
+
+FORMULAS = {
+    "AllReduce": all_reduce, "AllReduceRMSNorm": norm, "AllGather": gather, "AllToAll": exchange,
+    "ReduceScatter": scatter, "Broadcast": broadcast, "AllGatherGemm": gather_product,
+    "GemmReduceScatter": product_summed, "GemmAllReduce": product_summed_for_all,
+    "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
+    "ExpertParallel combine": combine, "MoE": mixture, "HaloExchange": halo, "Jacobi": jacobi,
+}  # fmt: skip
+
+
+def work(name, plan):
+    """What a case's plan does in a call."""
+    return (FORMULAS.get(name) or FORMULAS[name.split()[0]])(plan)
+
+
+# --- machine code
+
+
+def built(launch, threads, arch):
+    """A kernel's code as it is launched: with as many registers as a block can have."""
+    from gpushmem.backends.nvshmem.compile import aot, options
+
+    given = options.code_options(launch.kernel.options)
+    made = aot.build(launch.kernel.py_func, launch.types, given, arch)
+    if made.needs.registers > (most := most_registers(threads)):
+        given |= {"max_registers": most}
+        made = aot.build(launch.kernel.py_func, launch.types, given, arch)
+    return made
+
+
+def read(made):
+    """The function of a kernel, in machine code."""
+    return reader.sass(made.code["cubin"])[made.entry]
+
+
+@cache
+def put_loop(arch):
+    """Bytes that a thread of `put_block` has under way."""
+    from gpushmem.backends.nvshmem.compile import aot
+
+    function, types = kernels.kernel_of(OPS["put_block"], "float32")
+    found = loops.innermost(read(aot.build(function, types, {}, arch)))
+    return max(loop.in_flight for loop in found if loop.is_wide)
+
+
+def in_flight(found, item):
+    """Bytes that a thread has under way in passes of each kind, for elements of so many bytes."""
+    kinds = {
+        COPY: [loop for loop in found if loop.is_wide and len(loop.loads) == len(loop.stores)],
+        SUM: [loop for loop in found if loop.is_wide and len(loop.loads) > len(loop.stores)],
+        ELEMENTS: [
+            loop for loop in found
+            if loop.loads and loop.stores and {*loop.loads, *loop.stores} == {item}
+        ],
+        FETCH: [loop for loop in found if loop.fills and {*loop.loads} == {item}],
+    }  # fmt: skip
+    return {kind: max(loop.in_flight for loop in some) for kind, some in kinds.items() if some}
+
+
+def code_of(name, dtype, arch, gpu):
+    """What the machine code of a case's kernel says."""
+    with plans.made(name, dtype, None, gpu) as (plan, (*_, launch)):
+        threads = plan.threads
+    made = built(launch, threads, arch)
+    function, needs = read(made), made.needs
+    found, capability = loops.innermost(function), (int(arch[3:-2]), int(arch[-2]))
+    held = occupancy(capability, threads, needs.registers, needs.shared, needs.barriers)
+    return {
+        "kernel": name, "dtype": dtype, "arch": arch, "threads": threads,
+        "registers": needs.registers, "shared": needs.shared,
+        "spills": needs.spill_stores + needs.spill_loads,
+        "resident": held.blocks_per_multiprocessor,
+        "wide loops": sum(loop.is_wide for loop in found),
+        "narrow loops": sum(loop.is_narrow for loop in found),
+        "mixed loops": sum(loop.is_mixed for loop in found),
+        "lonely loops": len(loops.lonely(found)),
+        "fences": loops.fences(function),
+        "in flight": {PUT: put_loop(arch), **in_flight(found, np.dtype(dtype).itemsize)},
+    }  # fmt: skip
+
+
+# --- times
+
+
+def predict(does, machine, code):
+    """The time of a call, what it is made of, what bounds it, and the limit."""
+    is_ = {name: figure.value for name, figure in machine.items()}
+    is_[FAR] = is_[L2] + 2 * is_["wire"]
+
+    def trips(kind, nbytes, source=L2):
+        at_once = code["threads"] * code["in flight"][kind]
+        return max(1, ceil(nbytes / at_once)) * is_[source]
+
+    made = {
+        "passes": sum(p.times * trips(p.does, p.nbytes, p.source) for p in does.passes if p.times),
+        "fences": does.fences * (is_["fence"] + 2 * is_["wire"]),
+        "hops": does.hops * (is_["one way"] + is_["wire"]),
+        "waits": (does.waits - 1) * 2 * is_[L2],
+    }
+    made = {what: does.pieces * taken for what, taken in made.items()}
+    made["sorting"] = does.serial * is_["l1 trip"]
+    if does.steps:  # to multiply takes about as long as a trip
+        made["products"] = does.steps * (trips(FETCH, does.fetched) + is_[L2])
+    busy = {
+        "NVLink": does.link / (is_["link"] * is_["link reached"]),
+        "HBM": does.hbm / (is_["hbm"] * is_["hbm reached"]),
+        "L2 cache": (does.hbm + 2 * does.link) / is_["l2 rate"],
+        "blocks": sum(made.values()),
+    }
+    least = does.link if does.least is None else does.least
+    return {
+        "seconds": is_["launch"] + max(busy.values()), "bound by": max(busy, key=busy.get),
+        "made of": {"launch": is_["launch"], **made}, "busy": busy,
+        "limit": max(
+            least / is_["link"], does.hbm / is_["hbm"], does.flops / is_[f"{code['dtype']} rate"]
+        ),
+    }  # fmt: skip
+
+
+def under_way(does, machine, code, blocks):
+    """Bytes under way on a multiprocessor in the first pass; what Little's law wants there."""
+    first, used = does.passes[0].does, min(blocks, machine["multiprocessors"].value)
+    held = min(code["resident"], ceil(blocks / used))
+    rate = "link" if does.link / machine["link"].value > does.hbm / machine["hbm"].value else "hbm"
+    wanted = machine[rate].value * machine[HBM].value / used
+    return held * code["threads"] * code["in flight"][first], wanted
+
+
+def predictions(name, dtype, machine_name):
+    """The machine code of a case, and a row for each size."""
+    machine, rows = MACHINES[machine_name], []
+    gpu = machine["multiprocessors"].value, machine["capability"].value
+    code = code_of(name, dtype, f"sm_{gpu[1]}0a", gpu)
+    for nbytes in plans.CASES[name].sizes:
+        with plans.made(name, dtype, nbytes, gpu) as (plan, _):
+            does, blocks = work(name, plan), plan.blocks
+        have, want = under_way(does, machine, code, blocks)
+        rows.append({
+            "kernel": name, "dtype": dtype, "machine": machine_name, "bytes": nbytes,
+            "blocks": blocks, "pieces": does.pieces, "round trips": does.fences + does.hops / 2,
+            "sent": does.link, "hbm": does.hbm, "flops": does.flops, "under way": have,
+            "wanted": want, **predict(does, machine, code),
+        })  # fmt: skip
+    return code, rows
+
+
+def shown(row):
+    """A row for the terminal."""
+    longest = sorted(row["made of"].items(), key=lambda item: -item[1])[:3]
+    parts = ", ".join(f"{what} {taken * 1e6:.1f}" for what, taken in longest)
+    return (
+        f"{row['machine']} {row['kernel']:28} {row['dtype']:8} {row['bytes'] or '':>10} "
+        f"{row['blocks']:4} blocks {row['seconds'] * 1e6:10.1f} us "
+        f"{row['limit'] / row['seconds']:6.1%} of the limit, by {row['bound by']}: {parts}"
+    )
+
+
+def main(names):
+    data = {"machines": MACHINES, "code": [], "rows": []}
+    chosen = [n for n in plans.CASES if not names or n.startswith(tuple(names))]
+    for name in chosen:
+        for machine in MACHINES:
+            for dtype in plans.CASES[name].dtypes:
+                code, rows = predictions(name, dtype, machine)
+                data["code"].append(code)
+                data["rows"] += rows
+                print(*map(shown, rows), sep="\n", flush=True)
+    if not names:
+        RESULT.write_text(written(data))
+
+
+def written(data):
+    """As JSON, with a line for each row, and four digits of each number."""
+
+    def digits(value):
+        if isinstance(value, dict):
+            return {name: digits(inner) for name, inner in value.items()}
+        return float(f"{value:.4g}") if isinstance(value, float) else value
+
+    def lines(rows):
+        return ",\n".join(json.dumps(digits(row)) for row in rows)
+
+    machines = json.dumps(data["machines"], indent=1)
+    code, rows = lines(data["code"]), lines(data["rows"])
+    return f'{{"machines": {machines},\n"code": [\n{code}\n],\n"rows": [\n{rows}\n]}}\n'
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,151 @@
+"""The tables of predictions in docs/kernels.md, of bench/results/predictions.json.
+
+`python docs/make_tables.py` writes them, `python -m bench.gpu.predict` makes the data.
+"""
+
+import json
+
+from harness import RESULTS, seconds
+from pages import table
+
+ALL = json.loads((RESULTS / "predictions.json").read_text())
+DTYPE = "float16"  # the rest is in the data
+SIZES = {8 << 10: "8 KiB", 256 << 10: "256 KiB", 16 << 20: "16 MiB", 256 << 20: "256 MiB"}
+LARGE = 16 << 20
+AIM, TRIPS = 0.8, 3
+HEAD = """
+These are predictions, of [bench/gpu/predict.py](../bench/gpu/predict.py): no machine with several
+GPUs was at hand. Registers, shared memory, loops and fences are read from the machine code that is
+linked for sm_90a and sm_100a; passes, bytes and messages follow from the algorithms; rates and
+latencies are those of [bench/gpu/machines.py](../bench/gpu/machines.py), each with its source. A
+block's pieces follow each other: a piece is its passes over memory, its fences, its signals' ways.
+The time is a launch and the longest of: the pieces of a block, the bytes on NVLink, those of HBM,
+those of the L2 cache. The limit is NVLink's, HBM's or the tensor cores' by the data sheet; copies
+of the driver reach {link:.0%} of NVLink's, {hbm:.0%} of HBM's.
+
+Left out: PEs that begin late, links and banks that several use at once, what overlaps between
+blocks of one multiprocessor, lines of a cache that are evicted before they are used. So times are
+rather too short where something is busy for more than half of them; take the order of the kernels
+from here, not the times. What was measured of one H100, copies by many blocks, the model gives
+within 11 % (`tests/nvshmem/machine/test_kernels.py`). One way over NVLink is assumed (0.5 us beyond
+a signal within one GPU), and a B200's latencies are an H100's.
+
+"""
+
+
+def text():
+    """All of it."""
+    reached = {what: ALL["machines"]["H100"][f"{what} reached"][0] for what in ("link", "hbm")}
+    return HEAD.format(**reached) + "\n".join((_times(), _missed(), _moved(), _code()))
+
+
+def _rows(**wanted):
+    return [row for row in ALL["rows"] if all(row[k] == v for k, v in wanted.items())]
+
+
+def _kernels():
+    return list(dict.fromkeys(row["kernel"] for row in ALL["rows"]))
+
+
+def _share(row):
+    return row["limit"] / row["seconds"]
+
+
+def _cell(row):
+    small = row["bytes"] is not None and row["bytes"] < LARGE
+    return seconds(row["seconds"]) + ("" if small else f", {_share(row):.0%}")
+
+
+# --- tables
+
+
+def _times():
+    lines = []
+    for kernel in _kernels():
+        for machine in ALL["machines"]:
+            found = {r["bytes"]: r for r in _rows(kernel=kernel, machine=machine, dtype=DTYPE)}
+            cells = [_cell(found[n]) if n in found else "" for n in SIZES]
+            if None in found:
+                cells[2] = f"{_cell(found[None])} (one shape)"
+            lines.append([f"`{kernel}`", machine, *cells])
+    return "Time of a call, float16, and from 16 MiB on the share of the limit:\n\n" + table(
+        ["kernel", "8 x", *SIZES.values()], lines, 2
+    )
+
+
+def _moved():
+    """Bytes for each byte of the largest array."""
+    lines = []
+    for row in _rows(machine="H100", dtype=DTYPE):
+        if row["bytes"] in (LARGE, None):
+            per = row["bytes"] or row["sent"]
+            far = 4 / 7 if "ring" not in row["kernel"] else 1
+            moved = (row["hbm"], row["sent"], far * row["sent"])
+            lines.append([
+                f"`{row['kernel']}`", *(f"{n / per:.2f}" for n in moved),
+                f"{row['round trips']:g}", str(row["pieces"]), str(row["blocks"]),
+                row["bound by"],
+            ])  # fmt: skip
+    return (
+        "Bytes for each byte of the largest array, 16 MiB (of products and mixtures: of what is "
+        "sent); on a NIC if half of the PEs are on another machine. Round trips of a piece: one "
+        "for each fence, half a one for each signal; pieces one after the other; blocks; what the "
+        "time is bound by:\n\n"
+    ) + table(
+        ["kernel", "HBM", "NVLink", "NIC", "round trips", "pieces", "blocks", "bound by"], lines
+    )
+
+
+def _code():
+    at = {(row["kernel"], row["machine"]): row for row in _rows(dtype=DTYPE)
+          if row["bytes"] in (LARGE, None)}  # fmt: skip
+    lines = []
+    for code in ALL["code"]:
+        if code["dtype"] == DTYPE and code["arch"] == "sm_90a":
+            row = at[code["kernel"], "H100"]
+            lines.append([
+                f"`{code['kernel']}`", str(code["threads"]), str(code["registers"]),
+                str(code["shared"]), str(code["spills"]), str(code["resident"]),
+                f"{row['under way'] / 1024:.1f} of {row['wanted'] / 1024:.1f}",
+                str(code["wide loops"]), str(code["narrow loops"]), str(code["fences"]),
+            ])  # fmt: skip
+    return (
+        "Machine code for sm_90a, float16: registers of a thread; bytes of shared memory, and "
+        "spilled; blocks that a multiprocessor holds; KiB under way on each multiprocessor in "
+        "use, and what Little's law wants there; loops that move 16 bytes at a time, and those "
+        "that move 1 or 2 (ends, and what is aligned unlike); fences of the system in the code, "
+        "those for networks included:\n\n"
+    ) + table(
+        [
+            "kernel", "threads", "registers", "shared", "spilled", "held", "under way",
+            "wide", "narrow", "fences",
+        ],
+        lines,
+    )  # fmt: skip
+
+
+def _missed():
+    """Kernels that miss an aim with the largest arrays, the worst first."""
+    lines = []
+    for row in ALL["rows"]:
+        small = row["bytes"] is not None and row["bytes"] < max(SIZES)
+        taken = "one_shot" not in row["kernel"]  # by default, for arrays as large
+        if row["dtype"] == DTYPE and taken and not small and _share(row) < AIM:
+            longest = sorted(row["made of"], key=lambda what: -row["made of"][what])[:2]
+            why = ", ".join(f"{w} {seconds(row['made of'][w])}" for w in longest)
+            why = why if row["bound by"] == "blocks" else f"{row['bound by']}; launch"
+            lines.append((_share(row), row, why))
+    lines.sort(key=lambda line: line[0])
+    cells = (
+        [f"`{row['kernel']}`", row["machine"], f"{share:.1%}", why] for share, row, why in lines
+    )
+    slow = sorted({
+        row["kernel"] for row in ALL["rows"]
+        if row["bytes"] == min(SIZES) and row["round trips"] > TRIPS
+    })  # fmt: skip
+    return (
+        f"Below {AIM:.0%} of the limit with 256 MiB or the one shape, the worst first, and what "
+        "takes longest:\n\n"
+        + table(["kernel", "8 x", "share", "because of"], cells, 2)
+        + f"\nMore than {TRIPS} round trips for small messages: {', '.join(slow)}.\n"
+    )

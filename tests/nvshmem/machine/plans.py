@@ -1,0 +1,223 @@
+"""The ready kernels as they would be launched on 8 GPUs: plans on paper, of which nothing runs.
+
+A plan is made for a team of 8 on the `null` backend, with the tuning of the nvshmem backend, and
+its launches are noted. `CASES` has a line for each kernel, and a new kernel adds one.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+from gpushmem import kernels as k
+from gpushmem.kernels.all_reduce import SUMMING
+
+import gpushmem as shmem
+from gpushmem.backends import nvshmem
+from gpushmem.ops.team import Team
+
+N_PES = 8
+HIDDEN = 8192  # numbers in a row of the norm, of halos and of grids
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = 8 * KIB, 256 * KIB, 16 * MIB, 256 * MIB  # bytes of the largest array of a PE
+HALF, SINGLE = "float16", "float32"
+
+
+class OnPaper(Team):
+    """A team of 8 whose memory can all be stored to."""
+
+    __slots__ = ()
+    my_pe, n_pes = 0, N_PES
+
+    def translate_pe(self, pe, to):
+        return pe
+
+
+class Launch(NamedTuple):
+    """A kernel, and the Numba types of its arguments."""
+
+    kernel: Any
+    types: tuple[Any, ...]
+
+
+@contextmanager
+def on_paper(multiprocessors, capability):
+    """In this block plans are made for GPUs, and their launches noted: a list of `Launch`."""
+    from numba.cuda.typing.typeof import Purpose, typeof
+
+    noted = []
+
+    def launch(plan, kernel, stream, *args):
+        given = [plan.on_device("x", a) if hasattr(a, "__dlpack__") else a for a in args]
+        types = (typeof(arg, Purpose.argument) for arg in (*given, plan.team, plan._epochs))
+        noted.append(Launch(kernel, tuple(types)))
+
+    def words(plan, count):
+        return shmem.empty(count, "uint64")  # pages that nobody writes
+
+    def tuning():
+        return nvshmem.TUNING.on_gpus(multiprocessors, capability)
+
+    shmem.init("null", heap_size="8G")
+    try:
+        with (
+            mock.patch.object(k.Plan, "launch", launch),
+            mock.patch.object(k.Plan, "_words", words),
+            mock.patch.object(shmem, "tuning", tuning),
+        ):
+            yield noted
+    finally:
+        shmem.finalize()
+
+
+@contextmanager
+def made(name, dtype, nbytes=None, gpu=(132, 9)):
+    """In this block: a case's plan for an array of so many bytes, and what it has launched.
+
+    `gpu`: multiprocessors and major compute capability.
+    """
+    case = CASES[name]
+    with on_paper(*gpu) as noted:
+        yield case.make(dtype, nbytes or case.sizes[0]), noted
+
+
+# --- cases
+
+
+def empty(dtype, *shape):
+    return shmem.device_array(shape, dtype)
+
+
+def count(dtype, nbytes, parts=1):
+    return max(1, nbytes // np.dtype(dtype).itemsize // parts)
+
+
+def all_reduce(algorithm):
+    def make(dtype, nbytes):
+        size = count(dtype, nbytes)
+        plan = k.AllReduce(size=size, dtype=dtype, algorithm=algorithm, team=OnPaper(0))
+        plan(empty(dtype, size))
+        return plan
+
+    return make
+
+
+def norm(algorithm):
+    def make(dtype, nbytes):
+        tokens = count(dtype, nbytes, HIDDEN)
+        plan = k.AllReduceRMSNorm(
+            tokens=tokens, hidden=HIDDEN, dtype=dtype, algorithm=algorithm, team=OnPaper(0)
+        )
+        x, residual, out = (empty(dtype, tokens, HIDDEN) for _ in range(3))
+        plan(x, residual, empty(dtype, HIDDEN), out=out)
+        return plan
+
+    return make
+
+
+def collective(which, of_x, of_out):
+    def make(dtype, nbytes):
+        size = count(dtype, nbytes, N_PES)
+        plan = which(size=size, dtype=dtype, team=OnPaper(0))
+        plan(empty(dtype, of_x * size), out=empty(dtype, of_out * size))
+        return plan
+
+    return make
+
+
+def broadcast(dtype, nbytes):
+    plan = k.Broadcast(size=count(dtype, nbytes), dtype=dtype, team=OnPaper(0))
+    plan(empty(dtype, plan.size))
+    return plan
+
+
+ROWS, WIDE, NARROW = 4096, 8192, 3584  # a layer of 70 billion parameters over 8 PEs
+
+
+def product(which, m, n, inner, rows, rows_out):
+    def make(dtype, nbytes):
+        plan = which(m=m, n=n, k=inner, dtype=dtype, team=OnPaper(0))
+        plan(empty(dtype, rows, inner), empty(dtype, inner, n), out=empty(dtype, rows_out, n))
+        return plan
+
+    return make
+
+
+MIXTURE = {"hidden": 7168, "experts": 256, "top_k": 8}  # of DeepSeek-V3
+INNER = 2048
+
+
+def dispatch(form, tokens, combines=False):
+    def make(dtype, nbytes):
+        plan = k.ExpertParallel(tokens=tokens, dtype=dtype, form=form, team=OnPaper(0), **MIXTURE)
+        x, experts = empty(dtype, tokens, plan.hidden), empty("int32", tokens, plan.top_k)
+        received = plan.dispatch(x, experts)
+        if combines:
+            weights = empty(SINGLE, tokens, plan.top_k)
+            plan.combine(received.rows, weights, out=empty(dtype, tokens, plan.hidden))
+        return plan
+
+    return make
+
+
+def mixture(tokens):
+    def make(dtype, nbytes):
+        plan = k.MoE(tokens=tokens, dtype=dtype, inner=INNER, team=OnPaper(0), **MIXTURE)
+        x, experts = empty(dtype, tokens, plan.hidden), empty("int32", tokens, plan.top_k)
+        weights, local = empty(SINGLE, tokens, plan.top_k), plan.local_experts
+        w1, w2 = empty(dtype, local, plan.hidden, INNER), empty(dtype, local, INNER, plan.hidden)
+        plan(x, experts, weights, w1, w2, out=empty(dtype, tokens, plan.hidden))
+        return plan
+
+    return make
+
+
+def halo(dtype, nbytes):
+    rows = max(2, count(dtype, nbytes, HIDDEN))
+    plan = k.HaloExchange(
+        shape=(rows, HIDDEN), width=1, dtype=dtype, periodic=True, team=OnPaper(0)
+    )
+    plan(empty(dtype, rows, HIDDEN), out=empty(dtype, rows + 2, HIDDEN))
+    return plan
+
+
+def jacobi(dtype, nbytes):
+    rows = max(2, count(dtype, nbytes, HIDDEN))
+    shape = N_PES * rows, HIDDEN
+    plan = k.Jacobi(shape=shape, grid=(N_PES, 1), dtype=dtype, periodic=True, team=OnPaper(0))
+    plan(empty(dtype, rows + 2, HIDDEN + 2), 2)
+    return plan
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make(dtype, nbytes)` makes a plan and calls it; `sizes` are those that say something."""
+
+    make: Any
+    sizes: tuple[Any, ...] = SIZES
+    dtypes: tuple[str, ...] = (HALF, SINGLE)
+
+
+ONE = (None,)
+CASES = {
+    **{f"AllReduce {name}": Case(all_reduce(name)) for name in SUMMING},
+    **{f"AllReduceRMSNorm {name}": Case(norm(name)) for name in ("one_shot", "two_shot")},
+    "AllGather": Case(collective(k.AllGather, 1, N_PES)),
+    "AllToAll": Case(collective(k.AllToAll, N_PES, N_PES)),
+    "ReduceScatter": Case(collective(k.ReduceScatter, N_PES, 1)),
+    "Broadcast": Case(broadcast),
+    "AllGatherGemm": Case(
+        product(k.AllGatherGemm, ROWS // N_PES, NARROW, WIDE, ROWS // N_PES, ROWS), ONE
+    ),
+    "GemmReduceScatter": Case(
+        product(k.GemmReduceScatter, ROWS // N_PES, WIDE, NARROW, ROWS, ROWS // N_PES), ONE
+    ),
+    "GemmAllReduce": Case(product(k.GemmAllReduce, ROWS, WIDE, NARROW, ROWS, ROWS), ONE),
+    "ExpertParallel low_latency": Case(dispatch("low_latency", 128), ONE),
+    "ExpertParallel throughput": Case(dispatch("throughput", 1024), ONE),
+    "ExpertParallel combine": Case(dispatch("low_latency", 128, combines=True), ONE),
+    "MoE": Case(mixture(128), ONE),
+    "HaloExchange": Case(halo),
+    "Jacobi": Case(jacobi),
+}  # fmt: skip
