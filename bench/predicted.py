@@ -23,6 +23,9 @@ The time is a launch and the longest of: the pieces of a block, the bytes on NVL
 those of the L2 cache. The limit is NVLink's, HBM's or the tensor cores' by the data sheet; copies
 of the driver reach {link:.0%} of NVLink's, {hbm:.0%} of HBM's.
 
+Products are those of `method="kernel"`; from 2^32 multiplications on the library multiplies, which
+no formula is for.
+
 Left out: PEs that begin late, links and banks that several use at once, what overlaps between
 blocks of one multiprocessor, lines of a cache that are evicted before they are used. So times are
 rather too short where something is busy for more than half of them; take the order of the kernels

@@ -32,8 +32,8 @@ ONE_BY_ONE = {
 PUTTING = "AllGatherGemm", "ExpertParallel low_latency", "ExpertParallel combine", "Jacobi"
 # Bytes that a thread spills: 512 threads have 128 registers each, and these kernels want more.
 SPILLS = {
-    "AllReduce two_shot": 16, "AllReduce multicast": 320, "AllReduceRMSNorm two_shot": 88,
-    "HaloExchange": 96, "Jacobi": 232,
+    "AllGather": 16, "AllToAll": 16, "AllReduce two_shot": 16, "AllReduce multicast": 320,
+    "AllReduceRMSNorm two_shot": 88, "HaloExchange": 96, "Jacobi": 232,
 }  # fmt: skip
 MOST_FENCES = {"one_shot": 5, "two_shot": 10, "ring": 3, "multicast": 3}
 
