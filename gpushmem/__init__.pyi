@@ -1158,6 +1158,28 @@ def multimem_reduce_warp(dst: Array, src: Symmetric, team: Team, op: str) -> Non
 def multimem_reduce_block(dst: Array, src: Symmetric, team: Team, op: str) -> None:
     """As `multimem_reduce`, by all threads of a block with the same arguments."""
 
+def multimem_store(dst: Symmetric, src: Array, team: Team) -> None:
+    """Store `src` to the first elements of `dst` (symmetric) on all PEs of `team`, the caller too.
+
+    Only the caller takes part: nobody is told. Both are contiguous and have the same dtype; `src`
+    is memory that this PE can load from: the caller's own `dst`, or apart from it. `fence`, `quiet`
+    and barriers treat it as a put to each of the PEs, so a signal that is to follow the data needs
+    a `fence` before it, and the caller reads its own `dst` after `quiet`. What the threads wrote to
+    `src` before is included only if they synchronised after writing.
+
+    With NVLink SHARP, on compute capability 9.0 and up, the switch copies: 16 bytes at a time,
+    eight loads in flight for each thread, where `dst` and `src` are aligned alike, else elements of
+    4 and 8 bytes. Without it, and at the ends of smaller elements, it is a copy to one PE after the
+    other, the caller last. All PEs of `team` must be in TEAM_SHARED; the cpu backend raises
+    `SymmetryError` for others. PTX ISA: multimem.st; NVSHMEM 3: nvshmemx_mc_ptr.
+
+    On return `src` may be changed; the data has arrived after `quiet`.
+    """
+def multimem_store_warp(dst: Symmetric, src: Array, team: Team) -> None:
+    """As `multimem_store`, by all threads of a warp with the same arguments."""
+def multimem_store_block(dst: Symmetric, src: Array, team: Team) -> None:
+    """As `multimem_store`, by all threads of a block with the same arguments."""
+
 def ask_smem(amount: int) -> int:
     """Return how many bytes of shared memory a block gives to NVSHMEM with `give_smem`.
 

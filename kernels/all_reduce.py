@@ -133,9 +133,7 @@ def multicast(mine, boxes, signals, sums, summed, near, team, epoch):
     wait_for_others(signals, epoch, team)
     first, last = part_of(mine.size, n, me)
     shmem.multimem_reduce_block(mine[first:last], loaded[first:last], team, "sum")
-    everywhere = shmem.multicast_array(sums, team)
-    for i in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
-        everywhere[i] = mine[i]
+    shmem.multimem_store_block(sums[first:], mine[first:last], team)
     tell_others(summed[me:], epoch, team, near)
     take_sums(mine, sums, summed, team, epoch)
 

@@ -109,6 +109,11 @@ class Access(NamedTuple):
         narrow = self.pe if self.op is None else None
         return self.writes, self.change, narrow, self.pe, self.size, self.start % self.size
 
+    def is_of_call_of(self, other: Access) -> bool:
+        """Whether one call of an operation makes both."""
+        one, two = self.call, other.call
+        return one is not None and two is not None and one.each is two.each
+
     def is_other_word(self, other: Access) -> bool:
         """Whether two atomic accesses that overlap are not of the same word."""
         return self.size != other.size or (self.start - other.start) % self.size != 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import copy
+from itertools import product
 from typing import Any, NamedTuple
 
 from gpushmem.artifacts.gpu_model import LANES
@@ -88,6 +90,15 @@ class Call:
         self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
         # Its number among those of its PE for the same target; a signal has the next. How many.
         self.bit, self.parts = 0, 0
+        # What it is to the checker: itself, or a call for each PE that it stores to.
+        self.each: list[Call] = [self]
+
+    def divide(self, pes: Iterable[int]) -> None:
+        """Let it be a call for each of these PEs."""
+        self.each = []
+        for pe in pes:
+            self.each.append(one := copy(self))
+            one.pe, one.words = pe, []
 
     @property
     def units(self) -> Extent | None:
@@ -184,9 +195,9 @@ def _news(call: Call, clock: Clock) -> Clock:
     if call.op.facts.meets:
         return clock.copy()
     news = Clock()
-    for kind in (CALLED, READ, DONE, UNITS):
-        key = kind, call.by, call.pe
-        for bit in range(call.bit, call.bit + call.parts):
+    for one, kind in product(call.each, (CALLED, READ, DONE, UNITS)):
+        key = kind, one.by, one.pe
+        for bit in range(one.bit, one.bit + one.parts):
             if clock.has(*key, bit):
                 news.put(key, bit)
     learned = LEARNED.get("units" if call.op.waits else call.op.facts.orders)

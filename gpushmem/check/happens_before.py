@@ -48,7 +48,7 @@ from gpushmem.check.vector_clock import (
     Bit,
     Clock,
 )
-from gpushmem.ops.roles import FromMembers
+from gpushmem.ops.roles import FromMembers, ToMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UNIT
 from gpushmem.progress import watched
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
@@ -417,7 +417,10 @@ class _Replay:
         clock = pe.event(record)
         if call.pe < 0 and not (op.waits or op.facts.meets):
             call.pe = self._stored_on(pe, call)
-        pe.number(call)
+            if op.named(ToMembers):
+                call.divide(pe.teams.get(call.team, tuple(self.pes)))
+        for one in call.each:
+            pe.number(one)
         known = clock  # what all who call knew before
         if call.scope and record.launch:
             launch = pe.launches[record.launch]
@@ -435,9 +438,10 @@ class _Replay:
         if call.effects:
             if self._turns and self._collect:
                 call.known = clock.copy()
-            self._effects(pe, call, known)
-            for part in range(call.parts):
-                call.mark(clock, CALLED, part)
+            for one in call.each:
+                self._effects(pe, one, known)
+                for part in range(one.parts):
+                    one.mark(clock, CALLED, part)
             if call.units is not None and not op.waits:
                 call.mark(clock, UNITS)
         self._spread(pe, record, call, clock)
@@ -467,9 +471,10 @@ class _Replay:
         self.waits.hear(pe, call, clock, words, record.stamp, looks)
         completion = facts.completion
         if call.effects and (completion is None or completion.source == RETURN):
-            call.mark(clock, READ)
+            for one in call.each:
+                one.mark(clock, READ)
         fetches = op.returns.dtype is not None
-        local = facts.meets or op.waits or call.pe < 0
+        local = facts.meets or op.waits or call.each[0].pe < 0
         returned = completion is not None and completion.data == RETURN
         if call.effects and (local or fetches or returned):
             call.mark(clock, DONE)

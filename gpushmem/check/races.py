@@ -587,7 +587,7 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
 
     The accesses of one thread are in order, but for operations that go on after their call.
     """
-    if first.call is not None and first.call is second.call:
+    if first.is_of_call_of(second):
         return None
     if not first.conflicts(second):
         return None

@@ -355,7 +355,7 @@ class _Memory:
     def _precedes(self, read: Access, one: Access, write: Access, thread: int) -> bool:
         """Whether a thread's part of a write comes after a read, or may come after it."""
         history = self._history
-        if write.call is read.call and (write.call is not None or _is_same(read, write)):
+        if write.is_of_call_of(read) or (write.call is read.call and _is_same(read, write)):
             return True
         if _mine(one, write, thread) and one.when == write.when:
             return one.start == read.start and write.stamp >= read.stamp

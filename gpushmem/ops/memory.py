@@ -1,18 +1,20 @@
-"""Other PEs' memory, of one or of all of a team: as arrays, and summed."""
+"""Other PEs' memory, of one or of all of a team: as arrays, summed, and stored to."""
 
 from __future__ import annotations
 
 from gpushmem.ops.roles import (
     FromMembers,
+    Loaded,
     MulticastView,
     Pe,
     Stored,
     SwitchReduction,
     TeamHandle,
+    ToMembers,
     View,
     Views,
 )
-from gpushmem.ops.row import EVERY_SCOPE, declare, reads, writes
+from gpushmem.ops.row import EVERY_SCOPE, PUT, declare, reads, writes
 
 
 @declare(on_host=True, stream=False)
@@ -56,4 +58,22 @@ def multimem_reduce(dst: Stored, src: FromMembers, team: TeamHandle, op: SwitchR
     `sync` or a barrier of the team, or by `quiet` and a signal that the caller has waited for. All
     PEs of `team` must be in TEAM_SHARED; the cpu backend raises `SymmetryError` for others. PTX
     ISA: multimem.ld_reduce; NVSHMEM 3: nvshmemx_mc_ptr.
+    """
+
+
+@declare(reads("src"), writes("dst", "src"), scopes=EVERY_SCOPE, completion=PUT)
+def multimem_store(dst: ToMembers, src: Loaded, team: TeamHandle) -> None:
+    """Store `src` to the first elements of `dst` (symmetric) on all PEs of `team`, the caller too.
+
+    Only the caller takes part: nobody is told. Both are contiguous and have the same dtype; `src`
+    is memory that this PE can load from: the caller's own `dst`, or apart from it. `fence`, `quiet`
+    and barriers treat it as a put to each of the PEs, so a signal that is to follow the data needs
+    a `fence` before it, and the caller reads its own `dst` after `quiet`. What the threads wrote to
+    `src` before is included only if they synchronised after writing.
+
+    With NVLink SHARP, on compute capability 9.0 and up, the switch copies: 16 bytes at a time,
+    eight loads in flight for each thread, where `dst` and `src` are aligned alike, else elements of
+    4 and 8 bytes. Without it, and at the ends of smaller elements, it is a copy to one PE after
+    the other, the caller last. All PEs of `team` must be in TEAM_SHARED; the cpu backend raises
+    `SymmetryError` for others. PTX ISA: multimem.st; NVSHMEM 3: nvshmemx_mc_ptr.
     """

@@ -1,4 +1,4 @@
-"""`multimem_reduce` against NumPy: each scope, reduction and dtype; in place; after signals."""
+"""`multimem_reduce` and `multimem_store`: each scope, reduction and dtype; after signals."""
 
 import functools
 import time
@@ -132,13 +132,11 @@ def test_all_reductions_are_tested():
 
 @shmem.jit
 def two_shot(x, team, n):
-    """Each PE sums its part of `x` of all, in place, and stores it on all."""
+    """Each PE sums its part of `x` of all, in place, and stores it on all, itself too."""
     me = shmem.team_my_pe(team)
     part = x[me * n : (me + 1) * n]
     shmem.multimem_reduce_block(part, part, team, "sum")
-    everywhere = shmem.multicast_array(x, team)
-    for i in range(me * n + cuda.threadIdx.x, (me + 1) * n, cuda.blockDim.x):
-        everywhere[i] = x[i]
+    shmem.multimem_store_block(part, part, team)
     shmem.barrier_block(team)
 
 
@@ -203,6 +201,98 @@ def test_what_signals_tell_of_is_included(run_pes, n_pes):
         np.testing.assert_array_equal(got, near * (near + 1) // 2 * 100 * (k + 1) + near * j)
 
 
+@shmem.jit
+def store(scope, dst, src, team):
+    if scope == 0:
+        shmem.multimem_store(dst, src, team)
+    elif scope == 1:
+        shmem.multimem_store_warp(dst, src, team)
+    else:
+        shmem.multimem_store_block(dst, src, team)
+
+
+STORED = ["int8", "float16", "float32", "int64", "complex128"]
+PLACES = [(3, 3, 0), (3, 3, 1), (3, 1, 97), (2, 6, 300)]  # of dst, of src, elements
+STORES = [(scope, *place) for scope in range(len(THREADS)) for place in PLACES]
+
+
+@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(5, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(d, marks=() if d in ("float16", "int64") else pytest.mark.sweep) for d in STORED],
+)
+def test_what_one_stores_all_members_have(run_pes, n_pes, dtype):
+    """Each PE to a row of its own, for a team of its own choice; who is no member has nothing."""
+    line = np.zeros(1, dtype)
+    compile_first(store, 0, line, line, shmem.TEAM_WORLD, threads=32)
+
+    def body():
+        shmem.init()
+        mine, result = [*teams()], []
+        for k, (scope, at, first, n) in enumerate(STORES):
+            team, members = mine[k % len(mine)]
+            dst = shmem.full((n_pes, 310), 7, dtype)
+            src = shmem.to_device(numbers_of(shmem.my_pe(), dtype, first + n))
+            shmem.barrier_all()
+            store[1, THREADS[scope]](scope, dst[shmem.my_pe(), at:], src[first:], team)
+            shmem.barrier_all()
+            result.append((dst.numpy(), members))
+            shmem.free(dst)
+        shmem.finalize()
+        return result
+
+    results = run_pes(body, n_pes)
+    for me, result in enumerate(results):
+        for k, ((_, at, first, n), (got, _)) in enumerate(zip(STORES, result, strict=True)):
+            wanted = np.full_like(got, 7)
+            for pe in range(n_pes):
+                if me in results[pe][k][1]:
+                    wanted[pe, at : at + n] = numbers_of(pe, dtype, first + n)[first:]
+            np.testing.assert_array_equal(got, wanted, f"{STORES[k]} on PE {me}")
+
+
+@shmem.jit(collective=True)
+def told(x, got, signals, team):
+    """Every member stores its row on all, and tells them after a fence, again and again."""
+    me, n, i = shmem.team_my_pe(team), shmem.team_n_pes(team), cuda.threadIdx.x
+    size = x.shape[2]
+    for k in range(got.shape[0]):
+        for j in range(i, size, cuda.blockDim.x):
+            got[k, me, j] = 1000 * me + 10 * k + j
+        cuda.syncthreads()
+        shmem.multimem_store_block(x[k % 2, me], got[k, me], team)
+        if i == 0:
+            shmem.fence()
+            for rank in range(n):
+                pe = shmem.team_translate_pe(team, rank, shmem.TEAM_WORLD)
+                shmem.signal_op(signals[me:], k + 1, shmem.SIGNAL_SET, pe)
+            shmem.wait_until_all(signals[:n], None, shmem.CMP_GE, k + 1)
+        cuda.syncthreads()
+        for rank in range(n):
+            shmem.copy_block(got[k, rank], x[k % 2, rank])
+
+
+@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(5, marks=pytest.mark.sweep)])
+def test_who_is_told_after_a_fence_has_what_was_stored(run_pes, n_pes):
+    x, got = np.zeros((2, 1, 1), "int64"), np.zeros((1, 1, 1), "int64")
+    compile_first(told, x, got, np.zeros(1, "uint64"), shmem.TEAM_SHARED, threads=32)
+    rounds, size = repeated(20, if_checked=4), 37
+
+    def body():
+        shmem.init()
+        near = shmem.team_n_pes(shmem.TEAM_SHARED)
+        x, signals = shmem.zeros((2, n_pes, size), "int64"), shmem.zeros(n_pes, "uint64")
+        got = shmem.device_array((rounds, near, size), "int64")
+        told[1, 32](x, got, signals, shmem.TEAM_SHARED)
+        result = got.numpy()
+        shmem.finalize()
+        return result
+
+    for result in run_pes(body, n_pes):
+        k, rank, j = np.indices(result.shape)
+        np.testing.assert_array_equal(result, 1000 * rank + 10 * k + j)
+
+
 @pytest.mark.checked
 def test_what_is_refused(run_pes):
     def body():
@@ -216,6 +306,14 @@ def test_what_is_refused(run_pes):
         ):
             with pytest.raises(kind, match=f"multimem_reduce_block: .*{text}|{text}"):
                 kernel_of("sum")[1, 32](2, dst, src, team)
+                shmem.synchronize()
+        for dst, src, team, kind, text in (
+            (x[:3], here, 0, ArgumentError, "the target has 3 elements, the source 4"),
+            (here, x, 0, SymmetryError, "not on the symmetric heap"),
+            (x, here, 99, TeamError, "there is no team 99"),
+        ):
+            with pytest.raises(kind, match=f"multimem_store_block: .*{text}|{text}"):
+                store[1, 32](2, dst, src, team)
                 shmem.synchronize()
         shmem.finalize()
 

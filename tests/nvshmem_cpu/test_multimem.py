@@ -1,4 +1,4 @@
-"""The code of `multimem_reduce` around the switch's instruction: packs, and what is beside them.
+"""The code of `multimem_reduce` and `multimem_store` around the switch's instructions.
 
 Nothing here has memory that a switch combines. A job of one PE can do without: its own address
 reaches all PEs, and what the instruction would give is what is there.
@@ -30,7 +30,17 @@ def reduce_parts(dst, src, scope):
         shmem.multimem_reduce_block(dst, src, 0, "sum")
 
 
-def pretend_there_is_a_switch(multimem, intrinsics, used):
+@shmem.jit
+def store_parts(dst, src, scope):
+    if scope == 0:
+        shmem.multimem_store(dst, src, 0)
+    elif scope == 1:
+        shmem.multimem_store_warp(dst, src, 0)
+    else:
+        shmem.multimem_store_block(dst, src, 0)
+
+
+def pretend_there_is_a_switch(multimem, multicast, intrinsics, used):
     """For kernels compiled from now on; `used` is told which instructions they have."""
 
     def load(text, found, builder, address):
@@ -42,28 +52,39 @@ def pretend_there_is_a_switch(multimem, intrinsics, used):
     for text, found in multimem.TEXTS.items():
         intrinsics[text] = lambda b, address, text=text, found=found: load(text, found, b, address)
 
+    def store(builder, address, *words):
+        used.add(multicast.STORE_WORD)
+        place = builder.inttoptr(address, words[0].type.as_pointer())
+        for k, word in enumerate(words):
+            builder.store(word, builder.gep(place, [words[0].type(k)]))
 
-def sums(dtype):
-    """The sums are right; which instructions give them, and which should."""
+    intrinsics[multicast.STORE_WORD] = store
+
+
+def results(dtype):
+    """Sums and copies are right; which instructions give them, and which should."""
 
     def body():
-        from gpushmem.backends.nvshmem.operations import multimem
+        from gpushmem.backends.nvshmem.operations import multicast, multimem
         from gpushmem.simt.compiler.target import INTRINSICS
 
         shmem.init()
         used = set()
-        pretend_there_is_a_switch(multimem, INTRINSICS, used)
+        pretend_there_is_a_switch(multimem, multicast, INTRINSICS, used)
         src, dst = shmem.array(np.arange(1, 100).astype(dtype)), shmem.empty(90, dtype)
         for n in SIZES:
             for first, at in STARTS:
                 for scope, threads in enumerate((1, 32, 50)):
-                    dst.copy_from(wanted := np.full(90, -1, dtype))
-                    reduce_parts[1, threads](dst[at:], src[first : first + n], scope)
-                    wanted[at : at + n] = np.arange(1 + first, 1 + first + n)
-                    np.testing.assert_array_equal(dst.numpy(), wanted, f"{n} {first} {at} {scope}")
+                    for kernel in (reduce_parts, store_parts):
+                        dst.copy_from(wanted := np.full(90, -1, dtype))
+                        kernel[1, threads](dst[at:], src[first : first + n], scope)
+                        wanted[at : at + n] = np.arange(1 + first, 1 + first + n)
+                        case = f"{n} {first} {at} {scope}"
+                        np.testing.assert_array_equal(dst.numpy(), wanted, case)
         kind = multimem.KINDS["sum", dtype_of(dtype)]
         shmem.finalize()
-        return used, {f".{kind.word} ", f".{kind.pack or kind.word} "}
+        loads = {f".{kind.word} ", f".{kind.pack or kind.word} "}
+        return used - {multicast.STORE_WORD}, loads, multicast.STORE_WORD in used
 
     return shmem.spawn(body, backend="nvshmem-cpu")[0]
 
@@ -72,8 +93,9 @@ def sums(dtype):
     "dtype",
     ["bfloat16", *(pytest.param(d, marks=pytest.mark.sweep) for d in ("float32", "float64"))],
 )
-def test_each_element_is_combined_once(dtype):
+def test_each_element_is_combined_and_stored_once(dtype):
     """In a process that has compiled no kernel for another backend."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as elsewhere:
-        used, kinds = elsewhere.submit(sums, dtype).result()
+        used, kinds, stores = elsewhere.submit(results, dtype).result()
+    assert stores
     assert {text[text.index(".add") : text.index(" ") + 1] for text in used} == kinds

@@ -49,11 +49,11 @@ def test_what_a_get_writes_to_symmetric_memory_is_loaded(run_cli, way):
         )
 
 
-@pytest.mark.parametrize("program", ["fence_for_a_get", "copied_to_a_peer"])
+@pytest.mark.parametrize("program", ["fence_for_a_get", "copied_to_a_peer", "copied_to_a_peer all"])
 def test_what_a_fence_or_quiet_orders_is_late_without(run_cli, program):
     """A fence orders no gets: there it is a quiet."""
     late = [
-        sum(map(int, weak(run_cli, 2, program, *args, seed=3).stdout.split()))
+        sum(map(int, weak(run_cli, 2, *program.split(), *args, seed=3).stdout.split()))
         for args in ((), ("fixed",))
     ]
     assert late[0] > 0

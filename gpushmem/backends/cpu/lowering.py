@@ -60,7 +60,7 @@ from gpushmem.backends.cpu.operations.hook import (
     observers_of,
     take_over,
 )
-from gpushmem.backends.cpu.operations.multicast import multicast_array
+from gpushmem.backends.cpu.operations.multicast import multicast_array, multimem_store
 from gpushmem.backends.cpu.operations.nodes import near_address
 from gpushmem.backends.cpu.operations.weighing import copy_rows, sum_rows
 from gpushmem.backends.cpu.weak import body_of as weak_body
@@ -207,8 +207,8 @@ BODIES = {
     f.__name__: f
     for f in (
         my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
-        flush, quiet, qp_fence, qp_quiet, multicast_array, combining.copy, ll.put_ll, gemm,
-        copy_rows, sum_rows,
+        flush, quiet, qp_fence, qp_quiet, multicast_array, multimem_store, combining.copy,
+        ll.put_ll, gemm, copy_rows, sum_rows,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | {
     "peer_array": peer_array

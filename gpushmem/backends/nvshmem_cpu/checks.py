@@ -49,6 +49,7 @@ from gpushmem.ops.roles import (
     QueuePairs,
     Remote,
     SignalOp,
+    ToMembers,
 )
 from gpushmem.ops.row import BLOCK, DATA, Effect
 from gpushmem.simt.functions import inlined
@@ -189,7 +190,15 @@ def check_given(call: hook.Call) -> None:
 
 def _check_copy(call: hook.Call) -> None:
     base = call.op.plain
-    if base in ("put", "get", "put_signal", "copy", "reduce_local", "multimem_reduce"):
+    if base in (
+        "put",
+        "get",
+        "put_signal",
+        "copy",
+        "reduce_local",
+        "multimem_reduce",
+        "multimem_store",
+    ):
         counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[base == "get"]]
         addresses = [call.address(name) for name in ("dst", "src")]
         call.run(check_sizes, *counts, *addresses)
@@ -229,7 +238,7 @@ def _check_effect(call: hook.Call, effect: Effect) -> None:
             call.run(check_aligned, call.address(array), call.itemsize(array))
     if issubclass(call.op.arrays[array], Remote | Element) and "pe" in call.values:
         call.run(check_remote, call.address(array), call.nbytes(effect), call.integer("pe"))
-    if issubclass(call.op.arrays[array], FromMembers) and not call.op.facts.meets:
+    if issubclass(call.op.arrays[array], FromMembers | ToMembers) and not call.op.facts.meets:
         call.run(check_own, call.address(array), call.nbytes(effect))
 
 

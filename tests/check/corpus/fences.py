@@ -202,6 +202,43 @@ def stores_to_a_peer(pes=2):
     kernel[1, 64](dst, out, shmem.zeros(1, dtype="uint64"))
 
 
+def stored_on_all_members(pes=3):
+    """A block stores rows on all PEs of a team, then signals them, without a fence."""
+
+    @shmem.jit
+    def kernel(dst, src, out, flags):
+        me, i = shmem.my_pe(), cuda.threadIdx.x
+        shmem.multimem_store_block(dst[me], src, shmem.TEAM_WORLD)  # <- 1
+        if i == 0:
+            if FIXED:
+                shmem.fence()
+            for k in range(1, 3):
+                shmem.signal_op(flags[me:], 1, shmem.SIGNAL_SET, (me + k) % 3)
+            for k in range(1, 3):
+                shmem.signal_wait_until(flags[(me + k) % 3 :], shmem.CMP_EQ, 1)
+        cuda.syncthreads()
+        for k in range(1, 3):
+            out[k, i] = dst[(me + k) % 3, i]  # <- 2
+
+    dst, out = shmem.zeros((3, 32)), shmem.device_array((3, 32))
+    kernel[1, 32](dst, shmem.ones(32), out, shmem.zeros(3, dtype="uint64"))
+
+
+def own_copy_of_what_all_have(pes=2):
+    """A PE reads in its own memory what it has stored on all PEs, without a quiet."""
+
+    @shmem.jit
+    def kernel(dst, src, out):
+        i = cuda.threadIdx.x
+        shmem.multimem_store_block(dst[shmem.my_pe()], src, shmem.TEAM_WORLD)  # <- 1
+        if FIXED and i == 0:
+            shmem.quiet()
+        cuda.syncthreads()
+        out[i] = dst[shmem.my_pe(), i]  # <- 2
+
+    kernel[1, 32](shmem.zeros((2, 32)), shmem.ones(32), shmem.device_array(32))
+
+
 def multicast_store(pes=2):
     """A store reaches all PEs of a team, then a signal, without a fence."""
 

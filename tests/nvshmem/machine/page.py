@@ -38,13 +38,15 @@ cubin; a test compares it. What each operation is asked for, and that it has it,
 
 ## Copies and sums
 
-`copy_block` has eight loads of 16 bytes (`LD.E.128`) before its first store; `reduce_rows_block`,
-`reduce_local_block` and `sum_rows_block` have four or more before they use the first, for all dtypes of 2 to 8
-bytes. `reduce_ll_block` has two loads (`LDG.E.128.STRONG.SYS`) for each of up to eight rows before
-it looks at a flag, and neither it nor `put_ll_block` has a fence. None of them has memory on the
-stack; a test looks (`tests/nvshmem/machine/test_vectors.py`).
-With 512 threads on a multiprocessor that is 32 KB in flight; by Little's law an H100 needs 15 KB
-for its HBM (3.35 TB/s, 0.6 us, 132 multiprocessors). Both figures are computed, not measured.
+`copy_block` and `multimem_store_block` have eight loads of 16 bytes (`LD.E.128`) before their first
+store, which for the latter is one of the switch where there is one (`STG.E.128.STRONG.SYS`; in PTX
+`multimem.st`). `reduce_rows_block`, `reduce_local_block` and `sum_rows_block` have four or more
+before they use the first, for all dtypes of 2 to 8 bytes. `reduce_ll_block` has two loads
+(`LDG.E.128.STRONG.SYS`) for each of up to eight rows before it looks at a flag, and neither it nor
+`put_ll_block` has a fence. None of them has memory on the stack; a test looks
+(`tests/nvshmem/machine/test_vectors.py`). With 512 threads on a multiprocessor that is 32 KB in
+flight; by Little's law an H100 needs 15 KB for its HBM (3.35 TB/s, 0.6 us, 132 multiprocessors).
+Both figures are computed, not measured.
 
 ## Rows
 

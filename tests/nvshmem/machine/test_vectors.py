@@ -1,5 +1,8 @@
 """Copies and sums of a block have loads of 16 bytes, several of them in flight, and no spills."""
 
+import re
+from collections import Counter
+
 import pytest
 
 pytest.importorskip("nvshmem")
@@ -9,8 +12,11 @@ from tests.nvshmem import kernels
 from tests.nvshmem.machine import reader
 from tests.nvshmem.machine.reader import LOAD, STORE, SYS
 
-NAMES = "copy_block", "reduce_rows_block", "reduce_local_block", "sum_rows_block"
-LINES = dict.fromkeys(NAMES, 4) | {"copy_block": 8}  # loads side by side
+# Loads side by side, and stores.
+LINES = {
+    "copy_block": (8, 4), "multimem_store_block": (8, 8), "reduce_rows_block": (4, 4),
+    "reduce_local_block": (4, 4), "sum_rows_block": (4, 4),
+}  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not reader.disassembler(), reason="nvdisasm is not installed")
 
@@ -18,13 +24,13 @@ pytestmark = pytest.mark.skipif(not reader.disassembler(), reason="nvdisasm is n
 UNITS = "put_ll_block", "reduce_ll_block"
 
 
-def built(dtype, names=NAMES):
+def built(dtype, names=tuple(LINES)):
     """The instructions of each operation's kernel."""
     from gpushmem.backends.nvshmem.compile import compiler
 
     found, arch = {}, compiler.Arch.of("sm_90a")
     for name in names:
-        which = "sum" if name.startswith("reduce") else None
+        which = "sum" if "op" in OPS[name].params else None
         function, argtypes = kernels.kernel_of(OPS[name], dtype, which)
         compiled = compiler.compile_kernel(function, argtypes, {}, arch)
         code = compiler.link(compiled, "cubin").code
@@ -39,7 +45,8 @@ def test_words_are_loaded_together(elsewhere, dtype):
         assert not [one for one in memory if one.space == "local"], name
         words = [one for one in memory if one.width == 16]
         kinds = "".join("l" if one.kind == LOAD else "s" for one in words)
-        assert "l" * LINES[name] + "s" * min(LINES[name], 4) in kinds, (name, kinds)
+        loads, stores = LINES[name]
+        assert "l" * loads + "s" * stores in kinds, (name, kinds)
         # The rest is for ends, and for places that are not aligned alike.
         assert {one.width for one in memory if one.space == "global"} <= {16, 2, 4, 8}, name
 
@@ -63,3 +70,22 @@ def test_units_are_loaded_and_stored_by_16_bytes_without_a_fence(elsewhere, dtyp
         for one in code["reduce_ll_block"] if one in loaded or one.opcode.startswith("YIELD")
     )  # fmt: skip
     assert "l" * 16 in kinds, kinds
+
+
+def stores_of_the_switch(arch):
+    from gpushmem.backends.nvshmem.compile import compiler
+
+    function, argtypes = kernels.kernel_of(OPS["multimem_store_block"], "float32")
+    compiled = compiler.compile_kernel(function, argtypes, {}, compiler.Arch.of(arch))
+    return re.findall(r"multimem\.st\S+", compiler.link(compiled, "ptx").code.decode())
+
+
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.sweep), "sm_90a"])
+def test_what_all_members_get_is_stored_by_the_switch_where_there_is_one(elsewhere, arch):
+    found = Counter(elsewhere.submit(stores_of_the_switch, arch).result())
+    words, ends = "v4.f32", "u32"
+    if arch == "sm_80":
+        assert not found
+    else:
+        assert found["multimem.st.relaxed.sys.global." + words] >= 8
+        assert {text.rpartition(".global.")[2] for text in found} == {words, ends}

@@ -1,4 +1,4 @@
-"""`multicast_array` in kernels: a value of its own type; assigning to it assigns on all PEs."""
+"""`multimem_store` in kernels; `multicast_array`, to which assigning is to assign on all PEs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from numba.cuda.models import register_model
 from gpushmem.backends.cpu.operations.access import (
     address_of,
     array_like,
+    copy_one,
     itemsize_of,
     remote,
     size_of,
 )
 from gpushmem.backends.cpu.operations.collectives import team_at
 from gpushmem.backends.cpu.sync.barrier import as_team, pe_of
+from gpushmem.backends.operation_errors import TOO_SMALL
 from gpushmem.native.memory import intrinsic
+from gpushmem.simt.thread import fail_if
 
-__all__ = ["multicast_array"]
+__all__ = ["multicast_array", "multimem_store", "storing"]
 
 
 class Multicast(types.Type):
@@ -85,3 +88,20 @@ def set_on_all(target, index, value):
 
     vars(assign)["simt_observed"] = True  # its stores are the user's
     return assign
+
+
+def storing(store):
+    """The body of `multimem_store`: `store(target, source, nbytes)` for each member, in turn."""
+
+    def multimem_store(dst, src, team):
+        team, n = team_at(team), size_of(src)
+        fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
+        nbytes = n * itemsize_of(src)
+        for rank in range(as_team(team).n_pes):
+            target = remote(address_of(dst), nbytes, pe_of(team, rank))
+            store(target, address_of(src), nbytes)
+
+    return multimem_store
+
+
+multimem_store = storing(copy_one)

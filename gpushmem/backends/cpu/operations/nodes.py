@@ -145,7 +145,7 @@ def check_warp(pe, whole_block):
     fail_if(wrong and is_on_another(pe), FEW, pe, mine, 0, 0)
 
 
-NEAR_TEAMS = "multicast_array", "multimem_reduce"
+NEAR_TEAMS = "multicast_array", "multimem_reduce", "multimem_store"
 
 
 def wants(op: Op) -> bool:

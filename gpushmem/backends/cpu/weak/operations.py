@@ -14,7 +14,15 @@ from llvmlite import ir
 from numba import types
 
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.cpu.operations import atomics, collectives, combining, ll, waits, weighing
+from gpushmem.backends.cpu.operations import (
+    atomics,
+    collectives,
+    combining,
+    ll,
+    multicast,
+    waits,
+    weighing,
+)
 from gpushmem.backends.cpu.operations.access import (
     address_of,
     aligned,
@@ -440,6 +448,17 @@ def _copy_rows(op: Op) -> Any:
     return weighing.copying_rows(_copying(SCOPES.index(op.scope)))
 
 
+def _multimem_store(op: Op) -> Any:
+    """To each member, the caller too, as a plain store to another PE's memory."""
+    scope = SCOPES.index(op.scope)
+
+    @device
+    def store(target, source, nbytes):
+        stored_to_peer(target, nbytes, source, user_word(), scope)
+
+    return multicast.storing(store)
+
+
 def _multimem_reduce(op: Op) -> Any:
     return combining.reducing(as_seen, forget)
 
@@ -610,7 +629,7 @@ BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
     "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll, "reduce_ll": _reduce_ll,
     "copy_rows": _copy_rows,
-    "multimem_reduce": _multimem_reduce,
+    "multimem_reduce": _multimem_reduce, "multimem_store": _multimem_store,
     "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
     "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
     **dict.fromkeys(ANY, _any),

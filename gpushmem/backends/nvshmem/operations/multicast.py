@@ -1,16 +1,18 @@
-"""`multicast_array` in kernels: a value of its own type; assigning to it assigns on all PEs.
+"""`multimem_store` in kernels, and `multicast_array`: to assign to it is to assign on all PEs.
 
 Where NVSHMEM has a multicast address (NVLink SHARP, compute capability 9.0 and up), an element of 4
-or 8 bytes is stored by one `multimem.st`, which the switch sends to all of them. Otherwise it is
-stored to one PE after the other.
+or 8 bytes is stored by one `multimem.st`, which the switch sends to all of them; so are words of 16
+bytes of `multimem_store`. Otherwise it is stored to one PE after the other.
 """
 
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
+from numba import cuda
 from numba.cuda import cgutils, types
 from numba.cuda.datamodel.models import StructModel
 from numba.cuda.extending import overload
@@ -22,16 +24,30 @@ from gpushmem.backends.nvshmem.operations.device_calls import (
     compute_capability,
     intrinsic,
 )
+from gpushmem.backends.nvshmem.operations.vectors import (
+    I32,
+    PACK,
+    SHARES,
+    TOGETHER,
+    Word,
+    copying,
+    elements_of,
+    flat,
+    moving,
+    words_in,
+)
+from gpushmem.backends.nvshmem.operations.vectors import address_of as place_of
 from gpushmem.ops import OPS
 
-__all__ = ["INSTRUCTION", "STORES", "has_multimem", "make"]
+__all__ = ["INSTRUCTION", "STORES", "STORE_WORD", "has_multimem", "make", "on_all", "storing"]
 
 MULTIMEM = (9, 0)  # the compute capability from which on there is `multimem.st`
 # Width in bytes -> the instruction's type, and the constraint of the register.
 STORES = {4: ("u32", "r"), 8: ("u64", "l")}
 INSTRUCTION = "multimem.st.relaxed.sys.global.{} [$0], $1;"
-team_n_pes, team_translate_pe, peer_array = (
-    OPS[name].function for name in ("team_n_pes", "team_translate_pe", "peer_array")
+STORE_WORD = "multimem.st.relaxed.sys.global.v4.f32 [$0], {$1, $2, $3, $4};"
+team_my_pe, team_n_pes, team_translate_pe, peer_array = (
+    OPS[name].function for name in ("team_my_pe", "team_n_pes", "team_translate_pe", "peer_array")
 )
 
 
@@ -145,3 +161,99 @@ def set_on_all(target, index, value):
     chosen = at_once if _has_instruction(target.array, index, value) else one_by_one
     vars(chosen)["simt_observed"] = True  # where a checker looks: its stores are the user's
     return chosen
+
+
+# --- multimem_store
+
+
+@intrinsic
+def on_all(typingctx: Any, array: Any, team: Any) -> Any:
+    """The multicast address of a symmetric array; 0 if there is none."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [Value(types.intp, args[1]), Value(array, args[0])]
+        return call(context, builder, "gpushmem_mc_ptr", values)
+
+    return types.intp(array, types.intp), codegen
+
+
+@intrinsic
+def store_word(typingctx: Any, address: Any, word: Any) -> Any:
+    """Store a word of 16 bytes at a multicast address."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        parts = cgutils.unpack_tuple(builder, args[1])
+        kind = ir.FunctionType(ir.VoidType(), [args[0].type, *[I32] * len(parts)])
+        text = ir.InlineAsm(kind, STORE_WORD, "l,r,r,r,r", side_effect=True)
+        builder.call(text, [args[0], *parts])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, Word), codegen
+
+
+@cache
+def _elements_on_all(share: Any) -> Any:
+    """`elements_of` by the switch: `(dst, address, src, head, tail)`."""
+
+    @cuda.jit(device=True)
+    def elements(dst, address, src, head, tail):
+        first, step = share()
+        for k in range(first, head + src.size - tail, step):
+            i = k if k < head else k - head + tail
+            store(dst, address, i, src[i])
+
+    return elements
+
+
+@cache
+def storing(scope: str, _: str, dtype: Any, has_instruction: bool) -> Any:
+    """The device function `(dst, src, team)` of `multimem_store` for a scope's threads."""
+    share, together, copy = SHARES[scope], TOGETHER[scope], copying(scope)
+    packs, elements, elements_on_all = moving(share, store_word), elements_of(share), nothing
+    in_one = getattr(dtype, "bitwidth", 0) // 8 in STORES  # whether the switch stores an element
+    if in_one:
+        elements_on_all = _elements_on_all(share)
+
+    @cuda.jit(device=True)
+    def one_by_one(dst, src, team):
+        for k in range(1, team_n_pes(team) + 1):
+            copy(peer_array(dst, after_me(team, k)), src)
+
+    @cuda.jit(device=True)
+    def at_once(dst, src, team, address):
+        source, size, head, tail = place_of(src), src.itemsize, 0, 0
+        if (address - source) % PACK == 0 and PACK % size == 0:
+            head, n, tail = words_in(address, src.size, size)
+            packs(address + head * size, source + head * size, n)
+        if in_one:
+            elements_on_all(dst, address, src, head, tail)
+        elif head + src.size - tail > 0:
+            for k in range(1, team_n_pes(team) + 1):
+                elements(peer_array(dst, after_me(team, k)), src, head, tail)
+
+    @cuda.jit(device=True)
+    def chosen(dst, src, team):
+        address = on_all(dst, team) if has_instruction else 0
+        if address != 0:
+            at_once(dst, src, team, address)
+        else:
+            one_by_one(dst, src, team)
+        together()
+
+    @cuda.jit(device=True)
+    def storing(dst, src, team):
+        chosen(flat(dst), flat(src), team)
+
+    return storing
+
+
+@cuda.jit(device=True)
+def after_me(team, k):
+    """The k-th member after the caller, who is the last."""
+    rank = (team_my_pe(team) + k) % team_n_pes(team)
+    return team_translate_pe(team, rank, 0)
+
+
+@cuda.jit(device=True)
+def nothing(dst, address, src, head, tail):
+    pass

@@ -1,6 +1,7 @@
 """`multimem_reduce` in kernels: NVLink's switch loads from all PEs of a team and combines.
 
-And `reduce_rows` and `reduce_local`, which do the same with memory of one PE, without the switch.
+And `reduce_rows` and `reduce_local`, which do the same with memory of one PE, without the switch;
+`multimem_store`, in `multicast`, is made in the same way.
 
 `multimem.ld_reduce` (PTX ISA 8.1, sm_90) takes words of 4 or 8 bytes: numbers of that size, or two
 floats of 16 bits, and of float32 and floats of 16 bits also packs of 16 bytes. Here it is a relaxed
@@ -24,9 +25,15 @@ from numba.cuda import cgutils, types
 
 from gpushmem.backends.argument_types import literal_reduction
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.nvshmem.operations.device_calls import Value, call, intrinsic
+from gpushmem.backends.nvshmem.operations.device_calls import intrinsic
 from gpushmem.backends.nvshmem.operations.ll import reducing as reducing_ll
-from gpushmem.backends.nvshmem.operations.multicast import has_multimem, peer_array, team_n_pes
+from gpushmem.backends.nvshmem.operations.multicast import (
+    has_multimem,
+    on_all,
+    peer_array,
+    storing,
+    team_n_pes,
+)
 from gpushmem.backends.nvshmem.operations.multicast import team_translate_pe as translate
 from gpushmem.backends.nvshmem.operations.vectors import (
     PACK,
@@ -43,7 +50,6 @@ from gpushmem.ops.row import Op
 
 __all__ = ["NAMES", "TEXTS", "definition"]
 
-NAMES = "multimem_reduce", "reduce_rows", "reduce_local", "reduce_ll"
 INSTRUCTION = "multimem.ld_reduce.relaxed.sys.global.{} {}, [{}];"
 INTEGERS = types.int32, types.uint32, types.int64, types.uint64
 
@@ -142,17 +148,6 @@ def copying(text: str) -> Any:
         return types.void(types.intp, types.intp), codegen
 
     return intrinsic(copy)
-
-
-@intrinsic
-def on_all(typingctx: Any, array: Any, team: Any) -> Any:
-    """The multicast address of a symmetric array; 0 if there is none."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = [Value(types.intp, args[1]), Value(array, args[0])]
-        return call(context, builder, "gpushmem_mc_ptr", values)
-
-    return types.intp(array, types.intp), codegen
 
 
 def _at_member(src, team, k):
@@ -271,27 +266,29 @@ MAKES = {
     "multimem_reduce": _reducing,
     "reduce_rows": _reducing_rows,
     "reduce_local": _reducing_local,
+    "multimem_store": storing,
     "reduce_ll": reducing_ll,
 }
+NAMES = tuple(MAKES)
 
 
 def definition(row: Op) -> Callable[..., Any]:
-    """The definition of the operation's intrinsic, whose last argument is a literal."""
+    """The definition of the operation's intrinsic; if it combines, its last argument says how."""
+    combines = row.named(Reduction)
 
     def define(typingctx: Any, *given: Any) -> Any:
-        op = literal_reduction(row, given[-1])
-        taken = tuple(map(types.unliteral, given[:-1]))
+        op = literal_reduction(row, given[-1]) if combines else ""
+        taken = tuple(map(types.unliteral, given[: len(given) - len(combines)]))
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             # Chosen here: what is typed is typed once for all architectures.
             function = MAKES[row.base](row.scope, op, given[0].dtype, has_multimem())
             callee = typingctx.resolve_value_type(function)
             made = context.get_function(callee, callee.get_call_type(typingctx, taken, {}))
-            made(builder, args[:-1])
+            made(builder, args[: len(taken)])
             context.add_linking_libs(getattr(made, "libs", ()))
             return context.get_dummy_value()
 
-        return types.void(*taken, given[-1]), codegen
+        return types.void(*taken, *given[len(taken) :]), codegen
 
-    (_,) = row.named(Reduction)
     return with_signature(row.name, ["typingctx", *row.params], lambda given: define(*given))

@@ -22,9 +22,9 @@ from gpushmem.backends.reductions import COMBINE, SMALL
 from gpushmem.ops.row import BLOCK, THREAD, WARP
 
 __all__ = [
-    "PACK", "SHARES", "TOGETHER", "Word", "adding", "address_of", "closing", "combining", "copying",
-    "copying_rows", "flat", "has_packs", "load", "opening", "store", "weighing", "widened",
-    "words_in",
+    "I32", "PACK", "SHARES", "TOGETHER", "Word", "adding", "address_of", "closing", "combining",
+    "copying", "copying_rows", "elements_of", "flat", "has_packs", "load", "moving", "opening",
+    "store", "weighing", "widened", "words_in",
 ]  # fmt: skip
 
 PACK = 16  # bytes
@@ -242,10 +242,8 @@ def words_in(address, count, size):
 # --- copies
 
 
-@cache
-def copying(scope: str) -> Any:
-    """The device function `(dst, src)` that copies all of `src`."""
-    share, together = SHARES[scope], TOGETHER[scope]
+def moving(share: Any, store: Any) -> Any:
+    """The device function `(target, source, n)`: `store(address, word)` each of `n` words."""
 
     @cuda.jit(device=True)
     def packs(target, source, n):
@@ -270,6 +268,29 @@ def copying(scope: str) -> Any:
             store(target + PACK * k, load(source + PACK * k))
             k += step
 
+    return packs
+
+
+@cache
+def elements_of(share: Any) -> Any:
+    """The device function `(dst, src, head, tail)`: copy those before `head` and from `tail` on."""
+
+    @cuda.jit(device=True)
+    def elements(dst, src, head, tail):
+        first, step = share()
+        for k in range(first, head + src.size - tail, step):
+            i = k if k < head else k - head + tail
+            dst[i] = src[i]
+
+    return elements
+
+
+@cache
+def copying(scope: str) -> Any:
+    """The device function `(dst, src)` that copies all of `src`, for contiguous arrays."""
+    share, together = SHARES[scope], TOGETHER[scope]
+    packs, elements = moving(share, store), elements_of(share)
+
     @cuda.jit(device=True)
     def copy(dst, src):
         to, given = flat(dst), flat(src)
@@ -278,10 +299,7 @@ def copying(scope: str) -> Any:
         if (target - source) % PACK == 0 and PACK % size == 0:
             head, n, tail = words_in(target, given.size, size)
             packs(target + head * size, source + head * size, n)
-        first, step = share()
-        for k in range(first, head + given.size - tail, step):
-            i = k if k < head else k - head + tail
-            to[i] = given[i]
+        elements(to, given, head, tail)
         together()
 
     return copy
