@@ -34,8 +34,8 @@ _HOME = {
     ),
     "gpushmem.runtime": (
         "alloc_bytes", "array", "capture", "device_array", "empty", "finalize", "free", "full",
-        "heap_stats", "init", "init_module", "is_capturing", "is_initialized", "on_device", "ones", "qp_create",
-        "register", "register_symmetric", "session", "set_timeout", "stats", "stream",
+        "heap_stats", "init", "init_module", "is_capturing", "is_initialized", "on_device", "ones",
+        "qp_create", "register", "register_symmetric", "session", "set_timeout", "stats", "stream",
         "synchronize", "to_device", "trace_range", "tuning", "unregister", "unregister_symmetric",
         "wait_stream", "zeros",
     ),

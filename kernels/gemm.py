@@ -32,7 +32,7 @@ and so many tiles in a shard or chunk:
     gemm + reduce-scatter   (P - 1) m n S          (P - 1) tiles        P m n k
     gemm + all-reduce       2 (P - 1) m n S / P    2 (P - 1) tiles      m n k
 
-That is `method="kernel"`. For large products on GPUs there is `method="library"`, see `gemm_beside`:
+That is `method="kernel"`. For large products on GPUs there is `method="library"` (`gemm_beside`):
 the tiles are whole shards and chunks, and a message is what a block sends of one.
 
 To divide products and their communication into tiles, and do both in one kernel, is the idea of

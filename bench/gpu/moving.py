@@ -1,10 +1,11 @@
 """How fast a GPU copies by `copy_block`, sums by `reduce_rows_block`, and multiplies in plans.
 
-gpushmem run --backend nvshmem -n 1 --heap-size 1G bench/gpu/moving.py [--rehearse]
+gpushmem run --backend nvshmem -n N --heap-size 1G bench/gpu/moving.py [--rehearse]
 
 Beside the driver's copy of the same bytes, and as a share of what the memory can do at most;
 products beside PyTorch's of the same matrices, where it is installed. With several PEs all-reduces
-instead, of each algorithm beside one shot. Each line says which figure is expected. A rehearsal, on any backend, has few bytes, and neither driver nor PyTorch.
+instead, of each algorithm beside one shot. Each line says which figure is expected. A rehearsal, on
+any backend, has few bytes, and neither driver nor PyTorch.
 """
 
 import json

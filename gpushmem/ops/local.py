@@ -91,7 +91,7 @@ def gemm(dst: Matrix, a: Matrix, b: Matrix, accumulate: Flag) -> None:
     `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
     bfloat16, all float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or
     their transposes, the elements of each row must be adjacent, and rows must not overlap. Sums of
-    16-bit floats are kept as float32. When threads of a block call, `dst` is visible to all of them on return, and what
-    they wrote to `a` and `b` before is included only if they synchronised after writing. On CPUs
-    OpenBLAS computes it, that of NumPy or SciPy.
+    16-bit floats are kept as float32. When threads of a block call, `dst` is visible to all of them
+    on return, and what they wrote to `a` and `b` before is included only if they synchronised after
+    writing. On CPUs OpenBLAS computes it, that of NumPy or SciPy.
     """

@@ -4,6 +4,8 @@ It takes what cublasLt.h says: matrices by columns, attributes with their sizes 
 """
 
 import itertools
+import re
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -16,39 +18,39 @@ MOST = 4 << 20  # bytes of a workspace that a product may take
 
 
 class Library:
-    """`cublasLtXxx` as ctypes calls it; handles are numbers."""
+    """Its functions, as ctypes calls them: `cublasLtCreate` is `create`. Handles are numbers."""
 
     def __init__(self):
         self._made, self._numbers = {}, itertools.count(1)
         self.products = []  # (dtype, m, n, k) of each in the transposed problem
 
     def __getattr__(self, name):
+        of_library = name.removeprefix("cublasLt")
         if name.endswith("SetAttribute"):
-            what = name.removeprefix("cublasLt").removesuffix("SetAttribute")
-            return lambda *given: self._set(SIZES[what], *given)
-        raise AttributeError(name)
+            return partial(self._set, SIZES[of_library.removesuffix("SetAttribute")])
+        return self.__getattribute__(re.sub(r"(?<!^)(?=[A-Z])", "_", of_library).lower())
 
     def _make(self, out, **what):
         out._obj.value = number = next(self._numbers)
         self._made[number] = what
         return 0
 
-    def cublasLtCreate(self, out):
+    def create(self, out):
         return self._make(out)
 
-    def cublasLtMatmulDescCreate(self, out, compute, scale):
+    def matmul_desc_create(self, out, compute, scale):
         if (compute, scale) not in ((68, 0), (70, 1)):
             return 7
         return self._make(out, compute=compute)
 
-    def cublasLtMatmulPreferenceCreate(self, out):
+    def matmul_preference_create(self, out):
         return self._make(out)
 
-    def cublasLtMatmulPreferenceDestroy(self, preference):
+    def matmul_preference_destroy(self, preference):
         del self._made[preference.value]
         return 0
 
-    def cublasLtMatrixLayoutCreate(self, out, kind, rows, columns, lead):
+    def matrix_layout_create(self, out, kind, rows, columns, lead):
         if lead.value < rows.value:
             return 7
         return self._make(
@@ -61,7 +63,7 @@ class Library:
         self._made[owner.value][attribute] = value._obj.value
         return 0
 
-    def cublasLtMatmulAlgoGetHeuristic(
+    def matmul_algo_get_heuristic(
         self, handle, operation, a, b, c, d, preference, wanted, found, number
     ):
         most = self._made[preference.value]
@@ -71,7 +73,7 @@ class Library:
         found._obj.workspace, number._obj.value = MOST, 1
         return 0
 
-    def cublasLtMatmul(
+    def matmul(
         self, handle, operation, alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, algorithm,
         workspace, size, stream,
     ):  # fmt: skip
