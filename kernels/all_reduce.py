@@ -1,10 +1,11 @@
-"""Sum an array over all PEs of a team: five algorithms, one plan.
+"""Sum an array over all PEs of a team: six algorithms, one plan.
 
     one shot     each PE sends all of its array to every other, and adds up what it has
     two shot     each PE adds up one part for all: parts go there, sums come back
     ring         parts travel round a ring, and are added to at each stop; then once more, as sums
     multicast    each PE loads the sums of one part from all, and stores them on all: the switch
                  adds and copies; where there is none, the PE does
+    in place     as multicast, in the arrays themselves, which are symmetric: nothing is copied
     ll           one shot, with a flag beside each 4 bytes: no signals, no fences; for small arrays
 
     two shot, 3 PEs, arrays of parts a b c:
@@ -30,6 +31,7 @@ What a PE sends, for n PEs and arrays of S bytes in P pieces:
     two shot      2 (n - 1) S / n    2 (n - 1) P
     ring          2 (n - 1) S / n    2 (n - 1) P, one after the other
     multicast     S / n              2 (n - 1) P, all of them signals; it loads S / n sums, too
+    in place      the same           2 (n - 1) a block
     ll            2 (n - 1) S        (n - 1) P; it sends 2 S to itself, too
 
 The rule of `plan` holds for ll without a fence. Its flag is the epoch, and each PE sends to every
@@ -40,6 +42,10 @@ e - 1. p receives that; its block meets, then it sends in epoch e. No store is m
 that it depends on is decided, so none of p's is there before q has all units of epoch e - 2. And
 the flag of a unit is never that of epoch e before its data are: they are one word. In two slots the
 flags are those of e - 2 or, where a piece is shorter, of earlier epochs: all others than e.
+
+In place others load from `x` and store to it: a PE's part of a block's part of it on all PEs, once
+all PEs have come to the call, and until that PE has told this one. So nobody but the owner of a
+part touches it in between, and when the call is over on a PE all have done with its `x`.
 
 There are n - 1 additions for each element, on one PE; with one shot, on each. All PEs add up the
 addends of an element in the same order, or take one PE's sum, so all end with the same bits. One
@@ -56,6 +62,7 @@ import numpy as np
 from gpushmem.kernels.parts import (
     begin,
     complete,
+    end,
     end_at,
     member,
     part_of,
@@ -171,6 +178,24 @@ SUMMING = {
 }  # fmt: skip
 
 
+@shmem.jit(collective=True)
+def in_place(x, arrived, summed, team, epochs):
+    """`x` is symmetric; `arrived`, `summed` (SLOTS, blocks, n)."""
+    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    b, s = cuda.blockIdx.x, epoch % SLOTS
+    lower, upper = part_of(x.size, cuda.gridDim.x, b)
+    first, last = part_of(upper - lower, n, me)
+    mine = x[lower + first : lower + last]
+    tell_others(arrived[s, b, me:], epoch, team, True)
+    wait_for_others(arrived[s, b], epoch, team)
+    shmem.multimem_reduce_block(mine, mine, team, "sum")
+    shmem.multimem_store_block(mine, mine, team)
+    tell_others(summed[s, b, me:], epoch, team, True)
+    wait_for_others(summed[s, b], epoch, team)
+    complete()  # what it has stored on itself
+    end(epochs)
+
+
 def kernel_for(sum_piece: Any) -> Any:
     """The kernel that sums an array piece by piece."""
 
@@ -231,8 +256,8 @@ class AllReduce(InPieces):
     """Sum arrays of `size` elements of `dtype` over a team, in place: `plan(x)`.
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
-    "one_shot", "two_shot", "ring", "multicast" or "ll" (see the module); by default what the size
-    suggests. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. float16 and
+    "one_shot", "two_shot", "ring", "multicast", "in_place" or "ll" (see the module); by default what
+    the size suggests, but "in_place", for which `x` must be symmetric. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. float16 and
     bfloat16 are added as float32, and rounded once; by "ring" at each PE.
     """
 
@@ -242,23 +267,37 @@ class AllReduce(InPieces):
     ) -> None:  # fmt: skip
         super().__init__(size, dtype, team, blocks, threads)
         self.algorithm = algorithm or suggested(self, size * self.dtype.itemsize)
-        self._workspace = workspace(self, self.algorithm, self.piece, dtype)
+        self._workspace: tuple[Any, ...]
+        if self.algorithm == IN_PLACE:
+            check_reachable(self, IN_PLACE)
+            self._workspace = tuple(self.signals(self.blocks, self.n_pes) for _ in range(2))
+        else:
+            self._workspace = (self.piece, *workspace(self, self.algorithm, self.piece, dtype))
 
     def __call__(self, x: Any, *, stream: Any = 0) -> None:
         """Replace `x` by its sum over the team; asynchronous, in `stream`'s order.
 
-        Raises `ArgumentError` if its size or dtype are not the plan's.
+        Raises `ArgumentError` if its size or dtype are not the plan's, `SymmetryError` if it is not
+        symmetric and has to be.
         """
         flat = self.flat(x)
         self.expect("x", flat, (self.size,), self.dtype)
-        self.launch(ALGORITHMS[self.algorithm], stream, flat, self.piece, *self._workspace)
+        if self.algorithm == IN_PLACE and not isinstance(flat, shmem.SymmetricArray):
+            raise shmem.SymmetryError(
+                "AllReduce: with the algorithm 'in_place' x must be a symmetric array, the same on "
+                "all PEs: allocate it with gpushmem.empty or zeros, or take another algorithm"
+            )
+        kernel = in_place if self.algorithm == IN_PLACE else ALGORITHMS[self.algorithm]
+        self.launch(kernel, stream, flat, *self._workspace)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends in a call, at most: the last parts may be smaller."""
-        return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, self.pieces)
+        pieces = self.blocks if self.algorithm == IN_PLACE else self.pieces
+        return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, pieces)
 
 
 SMALL = 32 << 10  # bytes
+IN_PLACE = "in_place"
 
 
 def suggested(plan: Plan, nbytes: int) -> str:
@@ -278,13 +317,10 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
     if algorithm not in SUMMING:
         raise shmem.ArgumentError(
             f"{type(plan).__name__}: there is no algorithm {algorithm!r}; "
-            f"there are {', '.join(SUMMING)}"
+            f"there are {', '.join(SUMMING)}, and for AllReduce {IN_PLACE}"
         )
-    if algorithm in ("multicast", "ll") and not plan.reachable:
-        raise shmem.ArgumentError(
-            f"{type(plan).__name__}: the algorithm {algorithm!r} loads and stores in the memory of "
-            "all members of the team, and not all are in TEAM_SHARED; take another one"
-        )
+    if algorithm in ("multicast", "ll"):
+        check_reachable(plan, algorithm)
     n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
     shapes = {
         "one_shot": (n, piece), "ring": (max(1, 2 * (n - 1)), part), "multicast": (1, piece),
@@ -299,6 +335,15 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
     )  # fmt: skip
 
 
+def check_reachable(plan: Plan, algorithm: str) -> None:
+    """Raise `ArgumentError` for an algorithm that loads and stores if that cannot be."""
+    if not plan.reachable:
+        raise shmem.ArgumentError(
+            f"{type(plan).__name__}: the algorithm {algorithm!r} loads and stores in the memory of "
+            "all members of the team, and not all are in TEAM_SHARED; take another one"
+        )
+
+
 def units_for(piece: int, dtype: Any) -> int:
     """How many units of LL a box has: an even number, so that all boxes begin at 16 bytes."""
     return 2 * -(-piece * int(np.dtype(dtype).itemsize) // 8)
@@ -308,7 +353,7 @@ def traffic(algorithm: str, n: int, nbytes: int, pieces: int) -> tuple[int, int]
     """Bytes and messages that each of `n` PEs sends; the bytes at most: parts may be uneven."""
     if algorithm == "one_shot":
         return (n - 1) * nbytes, (n - 1) * pieces
-    if algorithm == "multicast":
+    if algorithm in ("multicast", IN_PLACE):
         return -(-nbytes // n), 2 * (n - 1) * pieces
     if algorithm == "ll":
         return 8 * (n - 1) * -(-nbytes // 4), (n - 1) * pieces

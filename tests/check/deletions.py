@@ -26,6 +26,7 @@ ROOTS = {
     "far": {"one_shot", "all_reduce"},
     "ring": {"ring", "all_reduce"},
     "multicast": {"multicast", "all_reduce"},
+    "in_place": {"in_place"},
     "ll": {"ll", "all_reduce"},
     "exchange": {"exchange"},
     "reduce_scatter": {"reduce_scatter"},

@@ -45,6 +45,13 @@ def all_reduce(algorithm, near=True):
         plan(x)
 
 
+def in_place():
+    plan, x = AllReduce(size=37, dtype=F4, algorithm="in_place", **GPU), shmem.zeros(37, F4)
+    for call in range(CALLS):
+        x.copy_from(call)  # others load it in the call, and store to it until the call is over
+        plan(x)
+
+
 def streams():
     plan = AllReduce(size=37, dtype=F4, algorithm="one_shot", **GPU)
     x, two = array(37), (shmem.stream(), shmem.stream())
@@ -171,6 +178,7 @@ RUNS = {
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
     "ll": (all_reduce, "ll"),
+    "in_place": (in_place,),
     "exchange": (collective, AllToAll),
     "reduce_scatter": (collective, ReduceScatter),
     "broadcast": (collective, Broadcast),

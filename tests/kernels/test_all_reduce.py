@@ -1,5 +1,6 @@
 """All-reduce, by every algorithm, and the fused norm, against NumPy."""
 
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from gpushmem.kernels.all_reduce_norm import reference
 from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import NODES, repeated, sendable, to_send, whole_warps
+from tests.pes import NODES, on_several_nodes, repeated, sendable, to_send, whole_warps
 
 SIZES = (0, 1, 7, 33, 1000)
 ALGORITHMS = [name for name in SUMMING if NODES == 1 or name not in ("multicast", "ll")]
@@ -338,6 +339,51 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
     copies = {"one_shot": 3 * part, "two_shot": part, "multicast": 2 * part + 3 * part,
               "ll": 6 * part}  # fmt: skip
     assert [a - copies.get(algorithm, 0) for a in arrived] == list(says)
+
+
+@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(8, marks=pytest.mark.sweep)])
+@on_several_nodes("loads do not reach all members")
+def test_symmetric_arrays_are_summed_in_place(run_pes, n_pes):
+    """Calls follow each other without a barrier, while PEs are held up."""
+    calls = repeated(60)
+
+    @shmem.jit
+    def fill_and_dawdle(x, call, turns):
+        for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
+            x[i] = i % 97 + 1000 * shmem.my_pe() + call
+        for k in range(turns):
+            cuda.atomic.add(x, 0, k - k)
+
+    @shmem.jit
+    def check(x, call, wrong):
+        n = shmem.n_pes()
+        for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
+            if x[i] != n * (i % 97 + call) + 500 * n * (n - 1):
+                cuda.atomic.add(wrong, 0, 1)
+
+    def body():
+        shmem.init()
+        wrong, rng = shmem.to_device(np.zeros(1, "int64")), random.Random(shmem.my_pe())
+        for size, (blocks, threads) in zip((0, 1, 33, 1000), SHAPES * 2, strict=False):
+            whole = shmem.full(size + 8, -1, "float32")
+            x = whole[4 : 4 + size]
+            plan = AllReduce(
+                size=size, dtype="float32", algorithm="in_place", blocks=blocks, threads=threads
+            )
+            assert plan.sends()[1] == 2 * (shmem.n_pes() - 1) * blocks
+            for call in range(calls):
+                fill_and_dawdle[1, threads](x, call, rng.choice((0, 0, 2000)))
+                plan(x)
+                check[1, threads](x, call, wrong)
+            assert (np.delete(whole.numpy(), slice(4, 4 + size)) == -1).all()
+            plan.free()
+        plan = AllReduce(size=8, dtype="float32", algorithm="in_place")
+        with pytest.raises(shmem.SymmetryError, match="'in_place' x must be a symmetric array"):
+            plan(shmem.device_array(8, "float32"))
+        assert wrong.numpy()[0] == 0
+        shmem.finalize()
+
+    run_pes(body, n_pes)
 
 
 def test_small_arrays_go_by_ll_where_that_pays_and_all_can_be_reached():

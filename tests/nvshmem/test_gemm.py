@@ -237,8 +237,10 @@ def test_tiles_suit_cublasdx():
 
 
 # What multiplies: `mma` are tensor cores, which have float32 only with fewer digits.
-INSTRUCTIONS = {"float16": "mma.sync.aligned.m16n8k", "bfloat16": "mma.sync.aligned.m16n8k", "float32": "fma.rn.f32",
-                "float64": "mma.sync.aligned.m8n8k4"}  # fmt: skip
+INSTRUCTIONS = {
+    "float16": "mma.sync.aligned.m16n8k", "bfloat16": "mma.sync.aligned.m16n8k",
+    "float32": "fma.rn.f32", "float64": "mma.sync.aligned.m8n8k4",
+}  # fmt: skip
 
 
 @CUBLASDX
