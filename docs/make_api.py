@@ -8,6 +8,7 @@ python docs/make_api.py
 
 import importlib
 import inspect
+import re
 import textwrap
 from importlib.util import find_spec
 from pathlib import Path
@@ -178,7 +179,8 @@ def _forms(op):
         ]
     if "stream" in signature.parameters:
         forms = _with_stream(signature, forms)
-    return [str(form).replace("'", "") for form in forms]
+    # Annotations are texts; defaults may be.
+    return [re.sub("= '([^']*)'", r'= "\1"', str(form)).replace("'", "") for form in forms]
 
 
 def _with_stream(signature, forms):

@@ -16,12 +16,12 @@ from typing import Any
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError
 
-from gpushmem.artifacts.floats import FLOAT8
+from gpushmem.artifacts.floats import FLOAT8, SMALL
 from gpushmem.backends.codegen import dtype_name
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
 
-__all__ = ["check_call", "check_types", "literal_reduction"]
+__all__ = ["check_call", "check_types", "literal_access", "literal_reduction"]
 
 Array = types.Array
 Given = dict[str, Any]  # parameter -> type of what is given
@@ -44,6 +44,14 @@ def check_call(
                 f"{op.name}: {name} must be one value for an array of {dtype}, not "
                 f"{described(given[name])}{hint}"
             )
+    for name in op.named(roles.Vector):
+        dtype = given[next(iter(op.arrays))].dtype
+        wrong = next((typ for typ in given[name] if not converts(typ, dtype)), None)
+        if wrong is not None:
+            raise NumbaTypeError(
+                f"{op.name}: {name} must be {requirement(roles.Vector)}, of {dtype_name(dtype)}; "
+                f"there is {described(wrong)}"
+            )
     return given
 
 
@@ -62,6 +70,9 @@ def check_types(op: Op, given: Given) -> None:
         if isinstance(typ, Array):
             _check_layout(op, name, typ)
     _check_alike(op, [(name, typ) for name, typ in arrays if op.arrays[name].moved])
+    for name in op.named(roles.LoadAccess):
+        literal_access(op, given.get(name, "weak"))
+        _check_vector(op, given)
     for name in op.named(roles.Reduction):
         which, dtype = literal_reduction(op, given[name]), given["dst"].dtype
         takes, called = REDUCTIONS[which]
@@ -135,7 +146,10 @@ TAKES: dict[type, Callable[[Any], bool]] = {
     roles.Flag: _is_integer,
     roles.Timeout: _or_none(lambda typ: isinstance(typ, types.Integer)),
     roles.Value: lambda _: True,  # `check_call` asks whether it can be converted
+    roles.Vector: lambda typ: isinstance(typ, types.BaseTuple),
+    roles.VectorSize: lambda typ: isinstance(typ, types.IntegerLiteral),
     roles.Reduction: lambda _: True,  # see `literal_reduction`
+    roles.LoadAccess: lambda _: True,  # see `literal_access`
     roles.Name: lambda typ: isinstance(typ, types.StringLiteral),
 }
 
@@ -207,15 +221,48 @@ REDUCTIONS = {
 
 def literal_reduction(row: Op, op: Any) -> str:
     """The reduction named by the argument `op` of a row, which must be a literal."""
-    (name,) = row.named(roles.Reduction)
+    return _literal(row, roles.Reduction, op)
+
+
+def _literal(row: Op, role: type[roles.Argument], given: Any) -> str:
+    """One of the names of a role of the row, written in the call or the parameter's default."""
+    (name,) = row.named(role)
     names = getattr(row.roles[name], "names", ())
-    value = getattr(op, "literal_value", None)
+    value = given if isinstance(given, str) else getattr(given, "literal_value", None)
     if value not in names:
         raise NumbaTypeError(
-            f"{row.name}: op must be one of {', '.join(map(repr, names))}, written in the "
-            f"call, not {described(op)}"
+            f"{row.name}: {name} must be one of {', '.join(map(repr, names))}, written in the "
+            f"call, not {described(given)}"
         )
     return str(value)
+
+
+# --- several elements at once
+
+VECTORS = (1, 2, 4, 8, 16)  # bytes
+FEW: Any = SMALL[0] | SMALL[1] | SMALL[2]
+
+
+def literal_access(row: Op, access: Any) -> str:
+    """How a row accesses memory, as its argument says, which must be a literal."""
+    return _literal(row, roles.LoadAccess, access)
+
+
+def _check_vector(op: Op, given: Given) -> None:
+    """Raise if no instruction moves so many elements."""
+    dtype = given["array"].dtype
+    if not isinstance(dtype, types.Number | types.Boolean | FEW):
+        raise NumbaTypeError(
+            f"{op.name}: array must be an array of numbers, not of {dtype_name(dtype)}"
+        )
+    n = len(given["value"]) if "value" in given else given["n"].literal_value
+    nbytes = n * getattr(dtype, "bitwidth", 8) // 8
+    if nbytes not in VECTORS:
+        *most, last = map(str, VECTORS)
+        raise NumbaTypeError(
+            f"{op.name}: {n} elements of {dtype_name(dtype)} are {nbytes} bytes; one access has "
+            f"{', '.join(most)} or {last}"
+        )
 
 
 assert tuple(REDUCTIONS) == roles.REDUCTIONS

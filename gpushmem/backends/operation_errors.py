@@ -102,8 +102,8 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
     EMPTY: (ArgumentError, "the array has no element 0: it is empty"),
     UNALIGNED: (
         ArgumentError,
-        "the element at {0:#x} is not aligned to its {1} bytes; atomic operations, signals and "
-        "waits need that",
+        "the element at {0:#x} is not aligned to its {1} bytes; atomic operations, signals, waits "
+        "and vectors need that",
     ),
     BAD_STRIDE: (
         ArgumentError,

@@ -15,13 +15,14 @@ from gpushmem.ops.row import Op
 __all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "as_one", "line_in", "other_pe"]
 
 # A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
-# that is not symmetric, or SHARED_MEMORY, of the launch. `fetches`: whether what is there matters.
+# that is not symmetric, or SHARED_MEMORY, of the launch. `fetches`: whether what is there matters;
+# `wide`: it is atomic for all PEs.
 PLAIN = np.dtype(
     [
         (name, "i8")
         for name in (
             "launch", "thread", "clock", "site", "space", "start", "stride", "count", "step",
-            "size", "how", "low", "end", "value", "valued", "stamp", "fetches",
+            "size", "how", "low", "end", "value", "valued", "stamp", "fetches", "wide",
         )
     ]
 )  # fmt: skip
@@ -74,6 +75,7 @@ class Access(NamedTuple):
     over: Bit | None  # who knows this, knows that the operation's access is over
     clock: Clock | None  # what is over when it happens; of a plain access see `History.clock_of`
     stamp: int  # none that comes after it has a smaller one
+    wide: bool = True  # if it is atomic, it is so for all PEs
 
     @property
     def change(self) -> str:
@@ -106,7 +108,7 @@ class Access(NamedTuple):
         """
         if not self.atomic:
             return self.writes
-        narrow = self.pe if self.op is None else None
+        narrow = None if self.wide else self.pe
         return self.writes, self.change, narrow, self.pe, self.size, self.start % self.size
 
     def is_of_call_of(self, other: Access) -> bool:
@@ -119,8 +121,8 @@ class Access(NamedTuple):
         return self.size != other.size or (self.start - other.start) % self.size != 0
 
     def too_narrow_for(self, other: Access) -> bool:
-        """Whether one of two atomic accesses, by `numba.cuda`, is so on its own GPU only."""
-        narrow = any(access.op is None and access.atomic for access in (self, other))
+        """Whether one of two atomic accesses is so on its own GPU only."""
+        narrow = any(access.atomic and not access.wide for access in (self, other))
         return narrow and self.pe != other.pe
 
     @property

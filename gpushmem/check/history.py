@@ -160,7 +160,7 @@ class History:
         return Access(
             space, start, size, stride, count, how != LOAD, how == ATOMIC,
             pe, launch, thread, step, when, self.pes[pe].sites.get(int(row["site"]), "?"), None,
-            None, None, None, 0,
+            None, None, None, 0, bool(row["wide"]),
         )  # fmt: skip
 
     def clock_of(self, access: Access, thread: int) -> Clock:

@@ -17,7 +17,7 @@ from gpushmem.check.log import SHARED, Record, Trace
 from gpushmem.check.vector_clock import DEFAULT_QPS, EARLIER, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.ops.row import SIGNAL, UNIT
-from gpushmem.simt.observe import ADD, ATOMIC, LOAD, VALUED
+from gpushmem.simt.observe import ADD, ATOMIC, LOAD, RELAXED, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
 
@@ -193,7 +193,8 @@ class Pe:
             made[name] = words[:, k]
         made["size"], made["step"] = (words[:, 3] >> 2) & SIZE, words[:, 3] & 1
         how, made["value"] = words[:, 4] & HOWS, words[:, 5]
-        made["valued"], how = how >= VALUED, how % VALUED
+        made["valued"], made["wide"] = how & VALUED != 0, how & RELAXED != 0
+        how %= VALUED
         made["how"], made["fetches"] = np.minimum(how, ATOMIC), (how == LOAD) | (how == ATOMIC)
         made = self._rows(made, words)
         self.place_all(made)

@@ -73,7 +73,7 @@ class RaceProblem(Problem):
                 return f"what {name} fetches is used before it has arrived"
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
         if a.atomic and b.atomic and a.too_narrow_for(b):
-            return "cuda.atomic is atomic for the threads of its own GPU only"
+            return "an atomic access is so for the threads of its own GPU only"
         if a.atomic and b.atomic and a.is_other_word(b):
             return "atomic accesses of different widths, or to parts of a word, are not atomic"
         if a.atomic and b.atomic:
@@ -140,8 +140,11 @@ class RaceProblem(Problem):
         """What would order the two."""
         a, b = self.first, self.second
         if self.kind() == "scope":
-            narrow = a if a.op is None else b
-            return f"an operation of gpushmem, such as atomic_add, at {narrow.site}"
+            narrow = b if a.wide else a
+            return (
+                "an operation of gpushmem, such as atomic_add, or an access of the scope sys, at "
+                f"{narrow.site}"
+            )
         if a.atomic and b.atomic and a.is_other_word(b):
             return self._one_word()
         for flag in self.flags:

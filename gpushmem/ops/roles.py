@@ -21,6 +21,13 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
 
 
+SCOPES = ("cta", "gpu", "sys")  # of PTX: the threads of a block, of a GPU, of all
+
+
+def _ordered(*orders: str) -> tuple[str, ...]:
+    return tuple(f"{order}.{scope}" for order in orders for scope in SCOPES)
+
+
 class Argument:
     """A parameter of an operation."""
 
@@ -210,6 +217,12 @@ class Shared(Array):
     layout = "C"
 
 
+class Words(Array):
+    """Memory that the calling PE loads from and stores to, some elements at once."""
+
+    layout = "C"
+
+
 class Matrix(Array):
     """Memory that the calling PE can load from."""
 
@@ -223,6 +236,12 @@ class Value(Argument):
     """One element, of the dtype of the operation's array."""
 
     stub, words = "Scalar", "one value for the array"
+
+
+class Vector(Argument):
+    """Elements of the operation's array."""
+
+    stub, words = "tuple[Scalar, ...]", "a tuple of values for the array"
 
 
 class Integer(Argument):
@@ -256,6 +275,16 @@ class Count(Integer):
 
 class Stride(Integer):
     """Elements from one that is copied to the next, 1 or more."""
+
+
+class Place(Integer):
+    """Which element of a contiguous array."""
+
+
+class VectorSize(Integer):
+    """A number of elements, written in the call."""
+
+    words = "an integer written in the call"
 
 
 class SignalOp(Integer):
@@ -311,6 +340,19 @@ class SwitchReduction(Reduction):
     """One that an NVLink switch computes for some dtypes."""
 
     names = ("sum", "min", "max", "and", "or", "xor")
+
+
+class LoadAccess(Argument):
+    """How memory is accessed: one of `names`, written in the call."""
+
+    stub, words = "str", "a text written in the call"
+    names: ClassVar[tuple[str, ...]] = ("weak", "stream", *_ordered("relaxed", "acquire"))
+
+
+class StoreAccess(LoadAccess):
+    """How memory is stored to."""
+
+    names = ("weak", "stream", *_ordered("relaxed", "release"))
 
 
 class Name(Argument):
@@ -374,6 +416,12 @@ class ElementResult(Result):
     """An element of the operation's array."""
 
     stub, dtype = "Scalar", "element"
+
+
+class Elements(Result):
+    """Elements of the operation's array."""
+
+    stub = "tuple[Scalar, ...]"
 
 
 class View(Result):

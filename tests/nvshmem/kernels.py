@@ -6,7 +6,7 @@ import pytest
 from numba import types
 
 from gpushmem.ops import OPS
-from gpushmem.ops.roles import OwnUnits, Reduction, RemoteUnits
+from gpushmem.ops.roles import Elements, OwnUnits, Reduction, RemoteUnits, Vector
 
 KERNEL = """
 def {name}({params}):
@@ -28,12 +28,14 @@ INTS = [
     "timeout_ns",
     "number",
     "flag",
+    "i",
 ]
 UNITS = RemoteUnits, OwnUnits
+WRITTEN = {"name": '"a"', "n": "1", "access": '"relaxed.sys"'}  # literals
 LOCAL = ("reduce_rows", "reduce_local", "reduce_ll")
 OWN = (  # call none of NVSHMEM's
     *LOCAL, "gemm", "ask_smem", "trace_range_start", "trace_range_end", "copy", "copy_rows",
-    "sum_rows",
+    "sum_rows", "load_vector", "store_vector",
 )  # fmt: skip
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
@@ -48,7 +50,8 @@ COMPILERS = (
         ),
     ),
 )
-NOT_BY_MLIR = ("multicast_array",)  # a value that is no array
+# A value that is no array; tuples.
+NOT_BY_MLIR = ("multicast_array", "load_vector", "store_vector")
 
 
 def array_of(dtype):
@@ -82,22 +85,24 @@ def kernel_of(op, dtype="", which=None, timeout=False):
     element = dtype_of(dtype) if dtype else None
     taken = {}
     for name in op.params:
-        if name == "name" or (name == "op" and which is not None):
+        if name in WRITTEN or (name == "op" and which is not None):
             continue
         if name == "timeout_ns" and not timeout:
             continue
         taken[name] = _type(op, name, element)
-    returns = op.result() is not None
     given = [
-        repr(which) if n == "op" and which else '"a"' if n == "name" else n
+        repr(which) if n == "op" and which else WRITTEN.get(n, n)
         for n in op.params
-        if n in taken or n in ("op", "name")
+        if n in taken or n in ("op", *WRITTEN)
     ]
-    if returns:
+    out = ""
+    if op.result() is not None:
         taken["out"] = array_of(element if op.result() == "element" else types.int64)
+        out = "out[0] = "
+    elif issubclass(op.returns, Elements):
+        taken["out"], out = array_of(element), "(out[0],) = "
     text = KERNEL.format(
-        name=op.name, params=", ".join(taken), given=", ".join(given),
-        out="out[0] = " if returns else "",
+        name=op.name, params=", ".join(taken), given=", ".join(given), out=out,
     )  # fmt: skip
     scope = {"operation": op.function}
     exec(text, scope)
@@ -119,6 +124,8 @@ def _type(op, name, element):
         return types.int64
     if name == "value" and "signal" in op.base:
         return types.uint64
+    if issubclass(op.roles[name], Vector):
+        return types.UniTuple(element, 1)
     if name in ("value", "cond"):
         return array_of(element) if op.base.endswith("_vector") else element
     if name == "accumulate":

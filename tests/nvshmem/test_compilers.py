@@ -125,12 +125,17 @@ def test_what_numba_cuda_mlir_is_not_used_for_is_said(monkeypatch):
     def many(array, team):
         shmem.multicast_array(array, team)
 
+    def vector(array, team):
+        shmem.store_vector(array, 0, (team, team))
+
     def compiled(function, argtypes, options, traced=False):
         compiler.compile_kernel(function, argtypes, options, SM_90, traced, "numba-cuda-mlir")
 
     cure = r"GPUSHMEM_COMPILER=numba-cuda$"
     with pytest.raises(KernelTypingError, match=r"^multicast_array cannot be called in kernels of"):
         compiled(many, (F32, types.int64), {})
+    with pytest.raises(KernelTypingError, match=r"^store_vector cannot be called in kernels of"):
+        compiled(vector, (F32, types.int64), {})
     with pytest.raises(
         KernelTypingError, match=r"^put: src must be an array, not int64; of an element, .*\n"
     ):

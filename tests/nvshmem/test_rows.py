@@ -15,6 +15,7 @@ import gpushmem as shmem
 from gpushmem.backends import argument_types
 from gpushmem.backends.nvshmem.compile import compiler, shims
 from gpushmem.backends.nvshmem.operations import (
+    accesses,
     composed,
     device_calls,
     elements,
@@ -118,7 +119,7 @@ def test_every_row_is_lowered_in_one_way():
     lowering.install()
     ways = (
         lowering.CALLS, elements.DEFINITIONS, composed.CHOICES, multimem.NAMES,
-        ranges.DEFINITIONS,
+        ranges.DEFINITIONS, accesses.DEFINITIONS,
     )  # fmt: skip
     for op in kernels.rows():
         found = [way for way in ways if op.base in way]

@@ -24,6 +24,7 @@ SAMPLE = (
     "reduce_warp",
     "gemm_block",
     "multimem_reduce_block",
+    "load_vector",
 )
 LONGEST = 400  # characters
 
@@ -46,7 +47,9 @@ KINDS = {
     "Team": (types.int64, (types.float64, types.none, WORDS)),
     "bool": (types.boolean, (types.none, WORDS)),
     "str": ('"sum"', (types.int64, types.none)),
+    "tuple[Scalar, ...]": (PAIR, (WORDS, types.int64, types.none)),
 }
+OTHERS = {"access": '"weak"', "n": "2"}  # what is right if it is not that of the kind
 VECTOR = (WORDS, (types.int64, types.none, NUMBERS))
 
 
@@ -55,8 +58,9 @@ def kinds_of(op):
     kinds = {}
     for name, parameter in inspect.signature(op.function).parameters.items():
         if name in op.params:
-            vector = name == "indices" or (name == "value" and op.base.endswith("_vector"))
+            vector = name == "indices" or (name == "value" and parameter.annotation == "Array")
             right, wrong = VECTOR if vector else KINDS[parameter.annotation]
+            right = OTHERS.get(name, right)
             if name == "signal":
                 right, wrong = array(types.uint64), (*wrong, WORDS)
             elif op.base == "gemm" and isinstance(right, types.Array):
@@ -110,6 +114,6 @@ def test_right_calls_of_the_sweep_are_taken():
     for name in SAMPLE:
         op = OPS[name]
         right = [kind[0] for kind in kinds_of(op).values()]
-        taken = tuple(types.literal("sum") if typ == '"sum"' else typ for typ in right)
+        taken = tuple(types.literal(eval(t)) if isinstance(t, str) else t for t in right)
         callee = simt_target.typing_context.resolve_value_type(op.function)
         assert simt_target.typing_context.resolve_function_type(callee, taken, {}) is not None

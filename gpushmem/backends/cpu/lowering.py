@@ -28,6 +28,7 @@ from gpushmem.backends.cpu.operations import (
     ll,
     smem,
     trace_ranges,
+    vectors,
     waits,
 )
 from gpushmem.backends.cpu.operations.access import (
@@ -210,7 +211,7 @@ BODIES = {
         flush, quiet, qp_fence, qp_quiet, multicast_array, multimem_store, combining.copy,
         ll.put_ll, gemm, copy_rows, sum_rows,
     )
-} | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | {
+} | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | vectors.BODIES | {
     "peer_array": peer_array
 }  # fmt: skip
 
@@ -385,7 +386,8 @@ def _operations() -> dict[Any, Operation]:
     made = {}
     for op in OPS.values():
         if op.kernel:
-            polls = op.hears and op.name not in waits.BODIES  # those let others run themselves
+            # Waits let others run themselves.
+            polls = (op.hears and op.name not in waits.BODIES) or op.base == "load_vector"
             made[op.function] = operation = Operation(op, partial(lowering_of, op), polls=polls)
             if op.base in REDUCING or op.base in trace_ranges.MEANINGS:
                 _ = operation.meaning  # Numba must know intrinsics before it compiles

@@ -50,6 +50,7 @@ from gpushmem.ops.roles import (
     Remote,
     SignalOp,
     ToMembers,
+    Words,
 )
 from gpushmem.ops.row import BLOCK, DATA, Effect
 from gpushmem.simt.functions import inlined
@@ -162,6 +163,8 @@ def check(call: hook.Call) -> None:
     if call.op.named(QueuePairs):
         call.run(check_pe, call.integer("pe"))
         call.run(check_qps, call.address("qps"), call.count("qps"))
+    if call.op.named(Words):
+        _check_vector(call)
     _check_copy(call)
     _check_waited(call)
     for effect in facts.effects:
@@ -186,6 +189,14 @@ def check_given(call: hook.Call) -> None:
         call.run(smem.give, call.address("smem"), nbytes)
     else:
         call.run(smem.take_back)
+
+
+def _check_vector(call: hook.Call) -> None:
+    given, item = call.argtypes, call.itemsize("array")
+    n = len(given["value"]) if "value" in given else given["n"].literal_value
+    offset = call.builder.mul(call.integer("i"), item)
+    address = call.builder.add(call.address("array"), offset)
+    call.run(check_aligned, address, call.builder.mul(item, i64(n)))
 
 
 def _check_copy(call: hook.Call) -> None:

@@ -12,11 +12,20 @@ import numpy as np
 import nvidia
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 
+from gpushmem.backends.cpu.operations import vectors
 from gpushmem.backends.cpu.operations.access import as_world
 from gpushmem.backends.cpu.sync.world import WORLD
 from gpushmem.backends.nvshmem.compile import shims
-from gpushmem.backends.nvshmem.operations import composed, ll, multicast, multimem, ordering
+from gpushmem.backends.nvshmem.operations import (
+    accesses,
+    composed,
+    ll,
+    multicast,
+    multimem,
+    ordering,
+)
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
@@ -86,6 +95,8 @@ def install() -> None:
     INTRINSICS[composed.CLOCK] = now
     for leaf in _instructions():
         INTRINSICS[leaf.what] = partial(_instruction, leaf)
+    for access, loads, text in accesses.instructions():
+        INTRINSICS[text] = partial(_load if loads else _store, access)
     for kind, _ in multicast.STORES.values():
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
     INTRINSICS[multicast.STORE_WORD] = lambda *never_called: None
@@ -123,6 +134,21 @@ def _instructions() -> Iterator[Leaf]:
     for name, _, bits in ordering.KINDS.values():
         yield Leaf(ordering.LOAD.format(name), f"i{bits}", ("ptr",))
         yield Leaf(ordering.STORE.format(name), "void", ("ptr", f"i{bits}"))
+
+
+def _load(access: Any, builder: Any, address: ir.Value) -> Any:
+    """The words of a vector, as wide as the instruction's registers."""
+    words = [
+        builder.zext(word, ir.IntType(16)) if word.type.width < 16 else word
+        for word in vectors.load(builder, address, access)
+    ]
+    return words[0] if len(words) == 1 else cgutils.pack_struct(builder, words)
+
+
+def _store(access: Any, builder: Any, address: ir.Value, *given: ir.Value) -> None:
+    kind = ir.IntType(access.bits)
+    words = [word if word.type == kind else builder.trunc(word, kind) for word in given]
+    vectors.store(builder, address, access, words)
 
 
 def _instruction(leaf: Leaf, builder: Any, *arguments: Any) -> Any:

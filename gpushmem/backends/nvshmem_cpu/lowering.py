@@ -111,7 +111,8 @@ def _around(op: Op, meaning: Any) -> Any:
 
 def _inside_intrinsic(op: Op, meaning: Any) -> Any:
     """The same for an intrinsic, which can return records and arrays."""
-    names = [name for name, role in op.roles.items() if role is not Timeout]
+    taken = [p for p in parameters_of(op) if op.roles[p.name] is not Timeout]
+    names = [p.name for p in taken]
 
     def define(typingctx: Any, *given: Any) -> Any:
         signature, generate = meaning._defn(typingctx, *given)
@@ -125,7 +126,7 @@ def _inside_intrinsic(op: Op, meaning: Any) -> Any:
 
         return signature, codegen
 
-    definition = with_signature(op.name, ["typingctx", *names], lambda given: define(*given))
+    definition = with_signature(op.name, ["typingctx", *taken], lambda given: define(*given))
     made = Intrinsic(f"{op.name}_on_cpu", definition, meaning._prefer_literal)
     made._register()
     return made

@@ -56,8 +56,8 @@ class SharedArray(NamedTuple):
 
 LOAD, STORE, ATOMIC, EXCHANGE = range(4)  # `how` of an access; the last one is atomic, too
 VALUED = 4  # added to it
-# Added to ATOMIC, for loads and stores that are atomic and order nothing: volatile and relaxed ones
-# of bitcode libraries.
+# Added to ATOMIC: loads and stores that are atomic and order nothing, volatile and relaxed ones of
+# bitcode libraries. Where an observer moves no accesses: operations that are atomic for all PEs.
 RELAXED = 8
 # `what` an atomic operation does: another one, ...
 OTHER, ADD, SET, CAS, OR, AND, XOR = range(7)

@@ -296,13 +296,17 @@ class SimtBuilder(ir.IRBuilder):
         return self._as_one(ptr, generate, observer.CAS, val, cmp)
 
     def _as_one(
-        self, pointer: Any, generate: Any, what: int = observer.OTHER, *operands: ir.Value
-    ) -> Any:
-        """What is generated here is one atomic access to `pointer`, or none at all if None."""
+        self, pointer: Any, generate: Any, what: int = observer.OTHER, *operands: ir.Value,
+        wide: bool = False,
+    ) -> Any:  # fmt: skip
+        """What is generated here is one atomic access to `pointer`, or none at all if None.
+
+        `wide`: it is so for all PEs.
+        """
         observe, self.simt_observe = self.simt_observe, None
         seen = observe is not None and pointer is not None and _is_memory(pointer)
         if seen:
-            observe(self, pointer, SEEN_AS.get(what, observer.ATOMIC))
+            observe(self, pointer, SEEN_AS.get(what, observer.ATOMIC) | wide * observer.RELAXED)
             _observe_before_update(self, what, operands)
         result = generate()
         if seen:

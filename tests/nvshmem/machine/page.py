@@ -48,6 +48,13 @@ before they use the first, for all dtypes of 2 to 8 bytes. `reduce_ll_block` has
 flight; by Little's law an H100 needs 15 KB for its HBM (3.35 TB/s, 0.6 us, 132 multiprocessors).
 Both figures are computed, not measured.
 
+## Vectors of one thread
+
+`load_vector` and `store_vector` are one access of their size: `LD.E.128`, `ST.E.128` for 16 bytes;
+`.EF` (evict first) for "stream"; `.STRONG.SM`, `.STRONG.GPU`, `.STRONG.SYS` for the scopes of
+"relaxed". "acquire" is followed by `CCTL.IVALL`, "release" comes after a `MEMBAR` of its scope. The
+same test looks.
+
 ## Rows
 
 """

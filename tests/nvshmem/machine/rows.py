@@ -25,8 +25,9 @@ def probe(op):
     dtype = next((name for name in ("uint64", "int64", "float64") if name in there), there[0])
     function, argtypes = kernels.kernel_of(op, dtype, which)
     names = function.__code__.co_varnames[: len(argtypes)]
-    given = [FIXED.get(n, n) if n in names else repr(which) for n in op.params
-             if n in names or (n == "op" and which)]  # fmt: skip
+    written = kernels.WRITTEN | ({"op": repr(which)} if which else {})
+    given = [FIXED.get(n, n) if n in names else written[n] for n in op.params
+             if n in names or n in written]  # fmt: skip
     call = f"operation({', '.join(given)})"
     if _polls(op):
         family = op.base.removesuffix("_vector").rpartition("_")[2]

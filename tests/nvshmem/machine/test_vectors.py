@@ -7,10 +7,12 @@ import pytest
 
 pytest.importorskip("nvshmem")
 
+import gpushmem as shmem
 from gpushmem.ops import OPS
+from gpushmem.ops.roles import LoadAccess
 from tests.nvshmem import kernels
 from tests.nvshmem.machine import reader
-from tests.nvshmem.machine.reader import LOAD, STORE, SYS
+from tests.nvshmem.machine.reader import FENCE, INVALIDATE, LOAD, STORE, SYS
 
 # Loads side by side, and stores.
 LINES = {
@@ -89,3 +91,62 @@ def test_what_all_members_get_is_stored_by_the_switch_where_there_is_one(elsewhe
     else:
         assert found["multimem.st.relaxed.sys.global." + words] >= 8
         assert {text.rpartition(".global.")[2] for text in found} == {words, ends}
+
+
+# --- vectors that one thread accesses
+
+ACCESSES = {  # access -> what is in the opcodes of its loads and stores
+    "weak": "", "stream": ".EF", "relaxed.cta": ".STRONG.SM", "relaxed.gpu": ".STRONG.GPU",
+    "relaxed.sys": ".STRONG.SYS", "acquire.sys": ".STRONG.SYS", "release.sys": ".STRONG.SYS",
+    "acquire.gpu": ".STRONG.GPU", "release.gpu": ".STRONG.GPU",
+}  # fmt: skip
+SHAPES = [("float32", 4), ("float16", 8), ("int8", 4), ("float64", 1), ("bfloat16", 1)]
+
+
+def accesses():
+    """The accesses to memory and fences of kernels: one access of each kind and size."""
+    from gpushmem.backends.nvshmem.compile import compiler
+
+    found, compiled, arch = {}, {}, compiler.Arch.of("sm_90a")
+    for access in ACCESSES:
+        for dtype, n in SHAPES if access in ("weak", "relaxed.sys") else SHAPES[:1]:
+            loads = access in LoadAccess.names
+            lines = [
+                f"v = shmem.load_vector(a, i, {n})",
+                f"shmem.store_vector(b, i, v, {access!r})",
+            ]
+            if loads:
+                lines = [
+                    f"v = shmem.load_vector(a, i, {n}, {access!r})",
+                    "shmem.store_vector(b, i, v)",
+                ]
+            scope = {"shmem": shmem}
+            exec(f"def kernel(a, b, i):\n    {lines[0]}\n    {lines[1]}", scope)
+            array = kernels.array_of(kernels.dtype_of(dtype))
+            argtypes = (array, array, kernels.types.int64)
+            compiled[access, dtype, n] = compiler.compile_kernel(
+                scope["kernel"], argtypes, {}, arch
+            )
+    linked = compiler.link_all(list(compiled.values()), "cubin").code
+    functions = reader.sass(linked)
+    for case, kernel in compiled.items():
+        code = functions[kernel.entry].code
+        found[case] = [
+            one for one in code
+            if one.kind in (LOAD, STORE, FENCE, INVALIDATE) and one.space != "constant"
+        ]  # fmt: skip
+    return found
+
+
+def test_a_vector_is_one_access(elsewhere):
+    for (access, dtype, n), code in elsewhere.submit(accesses).result().items():
+        loads = access in LoadAccess.names
+        size = n * kernels.dtype_of(dtype).bitwidth // 8
+        memory = [one for one in code if one.kind in (LOAD, STORE)]
+        assert [one.width for one in memory] == [size, size], (access, dtype)
+        assert ACCESSES[access] in memory[not loads].opcode, access
+        kinds = "".join(
+            {LOAD: "l", STORE: "s", FENCE: "f", INVALIDATE: "i"}[one.kind] for one in code
+        )
+        ordered = {"acquire": "lis", "release": "lfs"}.get(access.partition(".")[0], "ls")
+        assert kinds == ordered, (access, kinds)

@@ -23,6 +23,7 @@ from numba.cuda.np.arrayobj import populate_array
 from gpushmem.artifacts.compile_errors import Refused
 from gpushmem.backends.nvshmem.operations import lowering
 from gpushmem.backends.nvshmem.operations.device_calls import itemsize_of
+from gpushmem.ops.roles import Words
 from gpushmem.ops.row import Op
 
 __all__ = ["PREFIX", "Outlined", "outline"]
@@ -45,6 +46,8 @@ class Outlined(NamedTuple):
 def outline(op: Op, given: Given) -> Outlined:
     """The function for a call of an operation; raises Numba's errors if there can be none."""
     lowering.install()
+    if op.named(Words):  # texts with defaults, and tuples
+        raise _refused(op)
     context = cuda_target.typing_context
     positional, named = _split(op, given)
     context.refresh()
@@ -52,15 +55,19 @@ def outline(op: Op, given: Given) -> Outlined:
     result = context.resolve_function_type(callee, positional, named).return_type
     by_address = result != types.void and not isinstance(result, types.Integer | types.Boolean)
     if by_address and not isinstance(result, types.Array) and not _is_plain(result):
-        raise Refused(
-            f"{op.name} cannot be called in kernels of numba-cuda-mlir: compile this one with "
-            "GPUSHMEM_COMPILER=numba-cuda"
-        )
+        raise _refused(op)
     text, scope, n = _source(op, given, result, by_address)
     digest = blake2b(repr((op.name, *map(str, given.items()))).encode(), digest_size=8)
     name = f"{PREFIX}{op.name}_{digest.hexdigest()}"
     exec(text, scope)  # noqa: S102
     return Outlined(name, scope[op.name], n, result, by_address)
+
+
+def _refused(op: Op) -> Refused:
+    return Refused(
+        f"{op.name} cannot be called in kernels of numba-cuda-mlir: compile this one with "
+        "GPUSHMEM_COMPILER=numba-cuda"
+    )
 
 
 def _is_plain(typ: Any) -> bool:

@@ -25,7 +25,7 @@ from numba.cuda.extending import overload
 
 from gpushmem.backends import argument_types
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.nvshmem.operations import composed, elements, multimem, ordering
+from gpushmem.backends.nvshmem.operations import accesses, composed, elements, multimem, ordering
 from gpushmem.backends.nvshmem.operations.device_calls import (
     Value,
     call,
@@ -290,6 +290,8 @@ def meanings() -> dict[str, Any]:
             CORE[op.name] = _intrinsic(op, _definition(op, row), "{op}" in row.name)
         elif op.base in elements.DEFINITIONS:
             CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
+        elif op.base in accesses.DEFINITIONS:
+            CORE[op.name] = _intrinsic(op, accesses.DEFINITIONS[op.base], prefer_literal=True)
         elif op.base in multimem.NAMES:
             CORE[op.name] = _intrinsic(op, multimem.definition(op), prefer_literal=True)
         elif op.base in ranges.DEFINITIONS:
@@ -298,9 +300,11 @@ def meanings() -> dict[str, Any]:
 
 
 def _is_composed(op: Op) -> bool:
-    """Whether a row is a function in Python: intrinsics cannot have optional arguments."""
+    """Whether a row is a function in Python: intrinsics cannot have optional numbers."""
     if op.base in composed.CHOICES:
         return True
+    if op.base in accesses.DEFINITIONS:
+        return False
     parameters = inspect.signature(op.function).parameters
     optional = any(parameters[name].default is not inspect.Parameter.empty for name in op.params)
     return optional or op.name not in CORE

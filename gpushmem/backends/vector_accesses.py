@@ -1,0 +1,132 @@
+"""`load_vector` and `store_vector` in kernels, on all backends: their types, and elements as words.
+
+A backend says how words are loaded and stored. They are integers, of one width, next to each other;
+elements are taken out of them, and put in, by shifts: memory on the stack would let the optimiser
+split the access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+
+from gpushmem.backends.argument_types import literal_access
+from gpushmem.ops import OPS
+from gpushmem.ops.roles import SCOPES
+
+__all__ = ["Access", "definitions"]
+
+I64 = ir.IntType(64)
+
+
+class Access(NamedTuple):
+    """One access: `order`, one of PTX's or "stream"; `scope`, an index of SCOPES; its words."""
+
+    order: str
+    scope: int
+    bits: int  # of a word
+    words: int  # how many
+
+    @property
+    def nbytes(self) -> int:
+        """Of all words."""
+        return self.bits * self.words // 8
+
+
+def _access(row: str, how: Any, nbytes: int, itemsize: int) -> Access:
+    order, _, scope = literal_access(OPS[row], how).partition(".")
+    wide = 64 if scope or itemsize > 4 else 32  # what is atomic is as wide as can be
+    bits = min(8 * nbytes, wide)
+    return Access(order, SCOPES.index(scope) if scope else 0, bits, 8 * nbytes // bits)
+
+
+def definitions(
+    load: Callable[[Any, Any, Access], list[Any]], store: Callable[[Any, Any, Access, Any], None]
+) -> dict[str, Callable[..., Any]]:
+    """The definitions of the rows' intrinsics.
+
+    `load(builder, address, access)` gives words, `store(builder, address, access, words)` sets
+    them.
+    """
+
+    def load_vector(typingctx: Any, array: Any, i: Any, n: Any, access: Any = "weak") -> Any:
+        result = types.UniTuple(array.dtype, n.literal_value)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            address, itemsize = _place(context, builder, array, args)
+            how = _access("load_vector", access, result.count * itemsize, itemsize)
+            words = _resized(builder, load(builder, address, how), min(8 * itemsize, 64))
+            elements, each = [], max(1, itemsize // 8)
+            for k in range(0, len(words), each):
+                slot = _slot(context, builder, array.dtype, words[k].type)
+                for j, word in enumerate(words[k : k + each]):
+                    builder.store(word, builder.gep(slot.words, [I64(j)]))
+                elements.append(context.unpack_value(builder, array.dtype, slot.element))
+            return cgutils.pack_array(builder, elements)
+
+        return result(array, types.intp, n, _typed(access)), codegen
+
+    def store_vector(typingctx: Any, array: Any, i: Any, value: Any, access: Any = "weak") -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            address, itemsize = _place(context, builder, array, args)
+            how = _access("store_vector", access, len(value) * itemsize, itemsize)
+            words, unit = [], ir.IntType(min(8 * itemsize, 64))
+            for k, typ in enumerate(value):
+                element = context.cast(builder, builder.extract_value(args[2], k), typ, array.dtype)
+                slot = _slot(context, builder, array.dtype, unit)
+                context.pack_value(builder, array.dtype, element, slot.element)
+                each = range(max(1, itemsize // 8))
+                words += [builder.load(builder.gep(slot.words, [I64(j)])) for j in each]
+            store(builder, address, how, _resized(builder, words, how.bits))
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp, value, _typed(access)), codegen
+
+    return {f.__name__: f for f in (load_vector, store_vector)}
+
+
+def _typed(access: Any) -> Any:
+    """The type of a literal; also of the parameter's default."""
+    return types.literal(access) if isinstance(access, str) else access
+
+
+def _place(context: Any, builder: Any, array: Any, args: Any) -> tuple[Any, int]:
+    """The address of element `i` of an array, and the bytes of one."""
+    given = context.make_array(array)(context, builder, args[0])
+    itemsize = context.get_abi_sizeof(context.get_data_type(array.dtype))
+    offset = builder.mul(args[1], args[1].type(itemsize))
+    return builder.add(builder.ptrtoint(given.data, I64), offset), itemsize
+
+
+class Slot(NamedTuple):
+    """Room for an element, optimised away: as its own type, and as words."""
+
+    element: Any
+    words: Any
+
+
+def _slot(context: Any, builder: Any, dtype: Any, word: Any) -> Slot:
+    element = cgutils.alloca_once(builder, context.get_data_type(dtype))
+    return Slot(element, builder.bitcast(element, word.as_pointer()))
+
+
+def _resized(builder: Any, words: list[Any], bits: int) -> list[Any]:
+    """The same bits as integers of another width."""
+    given, kind = words[0].type.width, ir.IntType(bits)
+    if given > bits:
+        return [
+            builder.trunc(builder.lshr(word, word.type(shift)), kind)
+            for word in words
+            for shift in range(0, given, bits)
+        ]
+    each, made = bits // given, []
+    for k in range(0, len(words), each):
+        whole = kind(0)
+        for j, word in enumerate(words[k : k + each]):
+            wide = builder.zext(word, kind) if given < bits else word
+            whole = builder.or_(whole, builder.shl(wide, kind(j * given))) if each > 1 else wide
+        made.append(whole)
+    return made
