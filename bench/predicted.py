@@ -46,6 +46,12 @@ def _rows(**wanted):
     return [row for row in ALL["rows"] if all(row[k] == v for k, v in wanted.items())]
 
 
+def _representative():
+    """A row for each kernel and machine: of the largest array that is not above 16 MiB."""
+    rows = [row for row in _rows(dtype=DTYPE) if (row["bytes"] or 0) <= LARGE]
+    return list({(row["kernel"], row["machine"]): row for row in rows}.values())
+
+
 def _kernels():
     return list(dict.fromkeys(row["kernel"] for row in ALL["rows"]))
 
@@ -79,8 +85,8 @@ def _times():
 def _moved():
     """Bytes for each byte of the largest array."""
     lines = []
-    for row in _rows(machine="H100", dtype=DTYPE):
-        if row["bytes"] in (LARGE, None):
+    for row in _representative():
+        if row["machine"] == "H100":
             per = row["bytes"] or row["sent"]
             far = 4 / 7 if "ring" not in row["kernel"] else 1
             moved = (row["hbm"], row["sent"], far * row["sent"])
@@ -90,18 +96,17 @@ def _moved():
                 row["bound by"],
             ])  # fmt: skip
     return (
-        "Bytes for each byte of the largest array, 16 MiB (of products and mixtures: of what is "
-        "sent); on a NIC if half of the PEs are on another machine. Round trips of a piece: one "
-        "for each fence, half a one for each signal; pieces one after the other; blocks; what the "
-        "time is bound by:\n\n"
+        "Bytes for each byte of the largest array, 16 MiB (of LL 256 KiB; of products and "
+        "mixtures: of what is sent); on a NIC if half of the PEs are on another machine. Round "
+        "trips of a piece: one for each fence, half a one for each signal; pieces one after the "
+        "other; blocks; what the time is bound by:\n\n"
     ) + table(
         ["kernel", "HBM", "NVLink", "NIC", "round trips", "pieces", "blocks", "bound by"], lines
     )
 
 
 def _code():
-    at = {(row["kernel"], row["machine"]): row for row in _rows(dtype=DTYPE)
-          if row["bytes"] in (LARGE, None)}  # fmt: skip
+    at = {(row["kernel"], row["machine"]): row for row in _representative()}
     lines = []
     for code in ALL["code"]:
         if code["dtype"] == DTYPE and code["arch"] == "sm_90a":

@@ -38,6 +38,8 @@ from tests.nvshmem.machine import loops, plans, reader
 RESULT = Path(__file__).parents[1] / "results/predictions.json"
 PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
 FETCH = "fetch"  # elements of a product, to shared memory
+FLAG, LOOK = "flag", "look"  # LL: data with flags, there and back
+LL = {FLAG: 8, LOOK: 256}  # bytes under way: see test_vectors.py
 HBM, L2, FAR = "hbm trip", "l2 trip", "far trip"  # where it loads from
 N, OTHERS = plans.N_PES, plans.N_PES - 1
 
@@ -94,7 +96,13 @@ def ring(b):
     return passes, steps, steps, steps
 
 
-ALGORITHMS = {"one_shot": one_shot, "two_shot": two_shot, "multicast": multicast, "ring": ring}
+def ll(b):
+    return (Pass(FLAG, b, HBM), Pass(FLAG, b, L2, OTHERS), Pass(LOOK, 2 * N * b)), 0, 1, 1
+
+
+ALGORITHMS = {
+    "one_shot": one_shot, "two_shot": two_shot, "multicast": multicast, "ring": ring, "ll": ll,
+}  # fmt: skip
 
 
 def summed(plan, nbytes, b, pieces, arrays, more=()):
@@ -197,7 +205,10 @@ def product_summed_for_all(plan):
     return product_summed(plan, 1)
 
 
-WALKS = 2  # over all pairs of a token and an expert, by each block
+def sorting(plan):
+    """Accesses of a thread, one after the other, to sort pairs by expert: each block sorts all."""
+    of_tokens = 3 * ceil(plan.pairs / plan.threads)
+    return of_tokens + 2 * ceil(plan.experts / plan.threads) * ceil(plan.tokens / 32)
 
 
 def routed(plan):
@@ -208,10 +219,8 @@ def routed(plan):
 def low_latency(plan):
     rows, segments, each = routed(plan)
     nbytes = rows * plan.row_bytes
-    puts = Pass(PUT, plan.row_bytes, L2, ceil(each) * segments)
-    return Work(
-        nbytes, 2 * nbytes, (puts,), 1, segments, 1, segments, serial=WALKS * plan.pairs
-    )  # fmt: skip
+    copies = Pass(COPY, ceil(each) * plan.row_bytes, HBM, segments)
+    return Work(nbytes, 2 * nbytes, (copies,), serial=sorting(plan))
 
 
 def throughput(plan):
@@ -222,7 +231,7 @@ def throughput(plan):
         Pass(COPY, own * plan.row_bytes),
     )  # fmt: skip
     return Work(
-        nbytes, 6 * nbytes, passes, 1, 2 * OTHERS, 2, 2 * OTHERS, serial=WALKS * plan.pairs
+        nbytes, 6 * nbytes, passes, 1, 2 * OTHERS, 2, 2 * OTHERS, serial=sorting(plan)
     )  # fmt: skip
 
 
@@ -231,9 +240,10 @@ def combine(plan):
     row = plan.hidden * plan.dtype.itemsize
     passes = (
         Pass(PUT, row * ceil(each), L2, segments),
-        Pass(ELEMENTS, 2 * row, L2, ceil(plan.tokens / plan.blocks) * plan.top_k),
+        Pass(SUM, plan.top_k * row, L2, ceil(plan.tokens / plan.blocks)),
     )  # fmt: skip
-    return Work(rows * row, 2 * rows * row, passes, 1, segments, 1, plan.experts)
+    waits = ceil(plan.experts / plan.threads)
+    return Work(rows * row, 2 * rows * row, passes, 1, segments, 1, waits)
 
 
 def mixture(plan):
@@ -242,12 +252,12 @@ def mixture(plan):
     row, m = plan.hidden * item, ceil(each * N)
     steps, fetched = product(plan, m, plan.inner, plan.hidden)
     passes = (
-        Pass(PUT, row, L2, 2 * ceil(each) * segments),
-        Pass(ELEMENTS, 2 * row, L2, ceil(plan.tokens / plan.blocks) * plan.top_k),
+        Pass(COPY, row * ceil(each), HBM, segments), Pass(PUT, row * ceil(each), L2, segments),
+        Pass(SUM, plan.top_k * row, L2, ceil(plan.tokens / plan.blocks)),
     )  # fmt: skip
     return Work(
         2 * rows * row, 2 * of_pe * plan.hidden * plan.inner * item + 4 * rows * row, passes, 1,
-        2 * segments, 2, segments + plan.experts, serial=WALKS * plan.pairs,
+        2 * segments, 2, segments + ceil(plan.experts / plan.threads), serial=sorting(plan),
         steps=2 * steps * ceil(of_pe / plan.blocks), fetched=fetched,
         flops=4 * m * plan.inner * plan.hidden * of_pe,
     )  # fmt: skip
@@ -349,7 +359,7 @@ def code_of(name, dtype, arch, gpu):
         "mixed loops": sum(loop.is_mixed for loop in found),
         "lonely loops": len(loops.lonely(found)),
         "fences": loops.fences(function),
-        "in flight": {PUT: put_loop(arch), **in_flight(found, np.dtype(dtype).itemsize)},
+        "in flight": {PUT: put_loop(arch), **LL, **in_flight(found, np.dtype(dtype).itemsize)},
     }  # fmt: skip
 
 

@@ -49,18 +49,23 @@ class Loop(NamedTuple):
 
 
 def innermost(function):
-    """The innermost loops of a function, in the order of the code."""
-    back = {
-        (min(n for n in after if n <= at), at)
-        for at, after in enumerate(function.next)
-        if after and min(after) <= at
-    }
-    inner = (
-        (first, last)
-        for first, last in sorted(back)
-        if not any((a, b) != (first, last) and first <= a and b <= last for a, b in back)
+    """The loops of a function that have no loop inside, in the order of the code.
+
+    And those that move packs, if no loop inside does.
+    """
+    back = (
+        (min(after), at) for at, after in enumerate(function.next) if after and min(after) <= at
     )
-    return [_loop(function.code[first : last + 1]) for first, last in inner]
+    found = {(first, last): _loop(function.code[first : last + 1]) for first, last in back}
+    packs = {at: loop for at, loop in found.items() if loop.is_wide}
+    return [
+        found[at] for at in sorted(found)
+        if not any(_is_inside(other, at) for other in (packs if at in packs else found))
+    ]  # fmt: skip
+
+
+def _is_inside(one, other):
+    return one != other and other[0] <= one[0] and one[1] <= other[1]
 
 
 def _loop(code):

@@ -201,8 +201,12 @@ class Case:
 
 ONE = (None,)
 CASES = {
-    **{f"AllReduce {name}": Case(all_reduce(name)) for name in SUMMING},
+    **{
+        f"AllReduce {name}": Case(all_reduce(name), SIZES[:2] if name == "ll" else SIZES)
+        for name in SUMMING
+    },
     **{f"AllReduceRMSNorm {name}": Case(norm(name)) for name in ("one_shot", "two_shot")},
+    "AllReduceRMSNorm ll": Case(norm("ll"), SIZES[:2]),
     "AllGather": Case(collective(k.AllGather, 1, N_PES)),
     "AllToAll": Case(collective(k.AllToAll, N_PES, N_PES)),
     "ReduceScatter": Case(collective(k.ReduceScatter, N_PES, 1)),

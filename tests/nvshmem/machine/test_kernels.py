@@ -23,17 +23,17 @@ ONE_BY_ONE = {
     "AllGatherGemm": "`gemm_block` fetches tiles to shared memory, with gaps between their rows",
     "GemmReduceScatter": "as in AllGatherGemm, and rows of tiles are copied to where they belong",
     "GemmAllReduce": "as in GemmReduceScatter",
-    "ExpertParallel combine": "rows are added up with a weight each",
-    "MoE": "tiles are fetched, rows are activated, and added up with a weight each",
+    "ExpertParallel combine": "ends of rows, of which there may be none, are added up",
+    "MoE": "tiles are fetched, as in AllGatherGemm, and rows are activated",
     "Jacobi": "cells are computed from their neighbours",
     "HaloExchange": "ends of the whole array are set to zero",
 }
-# Kernels whose only loops of 16 bytes are NVSHMEM's: they put, and neither copy nor add up so.
-PUTTING = "AllGatherGemm", "ExpertParallel low_latency", "ExpertParallel combine", "Jacobi"
+# Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags.
+PUTTING = "AllGatherGemm", "AllReduce ll", "Jacobi"
 # Bytes that a thread spills: 512 threads have 128 registers each, and these kernels want more.
 SPILLS = {
     "AllGather": 16, "AllToAll": 16, "AllReduce two_shot": 16, "AllReduce multicast": 320,
-    "AllReduceRMSNorm two_shot": 88, "HaloExchange": 96, "Jacobi": 232,
+    "AllReduceRMSNorm two_shot": 88, "AllReduceRMSNorm ll": 32, "HaloExchange": 96, "Jacobi": 232,
 }  # fmt: skip
 MOST_FENCES = {"one_shot": 5, "two_shot": 10, "ring": 3, "multicast": 3}
 
