@@ -256,8 +256,9 @@ class AllReduce(InPieces):
     """Sum arrays of `size` elements of `dtype` over a team, in place: `plan(x)`.
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
-    "one_shot", "two_shot", "ring", "multicast", "in_place" or "ll" (see the module); by default what
-    the size suggests, but "in_place", for which `x` must be symmetric. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. float16 and
+    "one_shot", "two_shot", "ring", "multicast", "in_place" or "ll" (see the module); by default
+    what the size suggests, but not "in_place", for which `x` must be symmetric. Each block has
+    boxes for n pieces (of `tuning().piece_bytes`), twice; in place it has none. float16 and
     bfloat16 are added as float32, and rounded once; by "ring" at each PE.
     """
 

@@ -504,7 +504,7 @@ def test_a_nonblocking_stream_and_the_default_stream_do_not_wait_for_each_other(
     beside.submit(lambda: gate.wait(10) and order.append("beside"))
     device.default.submit(lambda: order.append("default") or after.set())
     assert after.wait(10)
-    device.default.submit(lambda: (after.clear(), gate.wait(10)) and None)
+    device.default.submit(lambda: [after.clear(), gate.wait(10)].clear())
     device.stream(blocking=False).submit(lambda: order.append("late") or after.set())
     assert after.wait(10)
     gate.set()
