@@ -29,7 +29,7 @@ ONE_BY_ONE = {
     "HaloExchange": "ends of the whole array are set to zero",
 }
 # Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags.
-PUTTING = "AllGatherGemm", "AllReduce ll", "Jacobi"
+PUTTING = "AllGatherGemm", "AllReduce ll", "ExpertParallel combine", "Jacobi"
 # Bytes that a thread spills: 512 threads have 128 registers each, and these kernels want more.
 SPILLS = {
     "AllGather": 16, "AllToAll": 16, "AllReduce two_shot": 16, "AllReduce multicast": 320,
