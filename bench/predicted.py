@@ -29,9 +29,11 @@ no formula is for.
 Left out: PEs that begin late, links and banks that several use at once, what overlaps between
 blocks of one multiprocessor, lines of a cache that are evicted before they are used. So times are
 rather too short where something is busy for more than half of them; take the order of the kernels
-from here, not the times. What was measured of one H100, copies by many blocks, the model gives
-within 11 % (`tests/nvshmem/machine/test_kernels.py`). One way over NVLink is assumed (0.5 us beyond
-a signal within one GPU), and a B200's latencies are an H100's.
+from here, not the times. Of copies by many blocks of one H100, five sizes, the model gives what was
+measured within 11 %; two of them are what its launch and the L2 cache's rate were taken from
+(`tests/nvshmem/machine/test_kernels.py`). What threads have under way in LL, and how many fences a
+piece meets, is from the source, not read from machine code. One way over NVLink is assumed (0.5 us
+beyond a signal within one GPU), and a B200's latencies are an H100's.
 
 """
 
