@@ -81,9 +81,16 @@ def test_pages_quote_examples(page, example):
     assert f"<!-- {example} -->\n```python\n{body}\n```" in (ROOT / page).read_text()
 
 
-def test_the_program_of_ready_kernels_runs(run_cli, tmp_path):
-    page = (ROOT / "docs/kernels.md").read_text()
-    path = tmp_path / "sums.py"
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("kernels.md", [f"PE {k} has 30" for k in range(3)]),
+        ("plans.md", ["20 items of up to 64 numbers through 2 boxes"]),
+    ],
+)
+def test_the_programs_of_pages_run(run_cli, tmp_path, name, says):
+    page = (ROOT / "docs" / name).read_text()
+    path = tmp_path / "program.py"
     path.write_text(re.search(r"<!-- program -->\n```python\n(.*?)```", page, re.DOTALL)[1])
     done = run_cli("run", "-n", 3, *pes.options(3), path, code=0)
-    assert sorted(done.stdout.splitlines()) == [f"PE {k} has 30" for k in range(3)]
+    assert sorted(done.stdout.splitlines()) == says
