@@ -46,6 +46,8 @@ def end_at(epochs, last):
 @shmem.jit(device=True)
 def member(team, k):
     """The number in the world of PE `k` of a team, the number that `put` and the like take."""
+    if team == shmem.TEAM_WORLD:  # on GPUs to ask takes three loads, one after the other
+        return k
     return shmem.team_translate_pe(team, k, shmem.TEAM_WORLD)
 
 
