@@ -71,7 +71,7 @@ def finish_for(real: Any, block_sum: Any) -> Any:
             mean = sum_of_squares(residual[row]) / real(x.shape[1])
             factor, from_, to = real(1) / math.sqrt(mean + real(eps)), residual[row], out[row]
             for i in range(cuda.threadIdx.x, to.size, cuda.blockDim.x):
-                to[i] = from_[i] * factor * weight[i]
+                to[i] = real(from_[i]) * factor * real(weight[i])
 
     return finish
 
@@ -114,11 +114,11 @@ class AllReduceRMSNorm(Plan):
     """Sum x over a team, add the residual, normalise: `plan(x, residual, weight, out=out)`.
 
     `x`, `residual`, `out` (tokens, hidden) and `weight` (hidden,) are device arrays of `dtype`:
-    float16, float32 or float64; `residual` and `weight` the same on all PEs. After the call
-    `residual` and `out` are as in the module's formula, the same bits on every PE; `x` is used up.
-    float16 is added as float32, and rounded once; squares are summed and rows scaled in float32, of
-    float64 in float64. With T threads the sum of H squares is off by at most 2^-24 of it, H / 4T +
-    T / 32 + 36 times, and must be less than 3e38. `algorithm` is as for `AllReduce`.
+    float16, bfloat16, float32 or float64; `residual` and `weight` the same on all PEs. After the
+    call `residual` and `out` are as in the module's formula, the same bits on every PE; `x` is used
+    up. 16-bit floats are added as float32, and rounded once; squares are summed and rows scaled in
+    float32, of float64 in float64. With T threads the sum of H squares is off by at most 2^-24 of
+    it, H / 4T + T / 32 + 36 times, and must be less than 3e38. `algorithm` is as for `AllReduce`.
     """
 
     moves = fills = True

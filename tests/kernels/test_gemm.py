@@ -208,7 +208,7 @@ def test_what_a_pe_sends(run_pes):
     assert run_pes(body, 3)[0] == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
 
 
-@pytest.mark.cpu_backend  # on GPUs others capture: see docs/gpu.md
+@pytest.mark.cpu_backend  # on GPUs CUDA captures
 def test_products_of_the_library_in_a_graph(run_pes):
     def body():
         shmem.init()
