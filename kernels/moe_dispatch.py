@@ -36,6 +36,9 @@ turns, and a PE hears in each from all who used what it is going to write to in 
 head be a signal: whoever waits for one sees 0 or the head, takes it and sets it to 0 again, all of
 it before combine returns the segment; only who has received that sends the next. The fence orders
 rows and signal over a network, too: it covers all that the block's threads sent before they met.
+Either may be two launches, of which the first sends and the second, the hook's, receives: the same
+steps in the same order, of one epoch, so nothing of the above changes. The second completes what
+the first has sent: the end of a kernel orders all its threads before the next one's.
 Tokens beyond an expert's capacity are dropped as in GShard (Lepikhin et al., 2020) and Switch
 Transformers (Fedus, Zoph and Shazeer, JMLR 23, 2022), here per source, which needs no agreement.
 The two forms follow those of DeepEP (DeepSeek); segments are the batches, and the rows in order the
@@ -72,25 +75,29 @@ from gpushmem.checks import dtype_name
 
 __all__ = ["Dispatch", "ExpertParallel", "Received", "reference"]
 
+SEND, RECEIVE = 1, 2  # what a launch does: all of a call, or one of its halves
+
 # --- dispatch
 
 
 @shmem.jit(collective=True)
 def dispatch_low_latency(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
-    inbox, arrived, near, team, epochs,
+    inbox, arrived, near, phases, team, epochs,
 ):  # fmt: skip
     """`mine`, `order`, `position` and `starts` are of each block; the others see `send_rows`."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     b, share = cuda.blockIdx.x, arrived.shape[1]
-    sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
-    send_rows(x, n_experts, capacity, mine[b], order[b], inbox, arrived, near, team, False)
-    first, step = b + cuda.threadIdx.x * cuda.gridDim.x, cuda.blockDim.x * cuda.gridDim.x
-    for k in range(first, n * experts_of(me, n_experts, share), step):
-        local, source = k // n, k % n
-        counts[local, source] = receive_head(arrived, heads, source, local) & COUNT
-    complete()
-    end(epochs)
+    if phases & SEND:
+        sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
+        send_rows(x, n_experts, capacity, mine[b], order[b], inbox, arrived, near, team, False)
+    if phases & RECEIVE:
+        first, step = b + cuda.threadIdx.x * cuda.gridDim.x, cuda.blockDim.x * cuda.gridDim.x
+        for k in range(first, n * experts_of(me, n_experts, share), step):
+            local, source = k // n, k % n
+            counts[local, source] = receive_head(arrived, heads, source, local) & COUNT
+        complete()
+        end(epochs)
 
 
 @shmem.jit(device=True)
@@ -139,7 +146,7 @@ def lay_out(starts, counts, heads):
 @shmem.jit(collective=True)
 def dispatch_throughput(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
-    rows, outbox, inbox, counted, arrived, team, epochs,
+    rows, outbox, inbox, counted, arrived, phases, team, epochs,
 ):  # fmt: skip
     """`rows` (rows, row) is where tokens end; `outbox` (pairs, row), `inbox` (n, rows, row).
 
@@ -147,27 +154,30 @@ def dispatch_throughput(
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, blocks = cuda.blockIdx.x, cuda.gridDim.x
-    sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
-    send_packed(
-        x, top_k, n_experts, mine[b], order[b], heads, outbox, inbox, counted, arrived, team, epoch
-    )
-    if me * heads.shape[1] < n_experts:
-        wait_for_all(counted, epoch)
-        lay_out(starts[b], counts, heads)
-        for k in range(n):
-            source = (me + n - k) % n
-            wait_for(arrived[b, source:], epoch)
-            size, before = size_of(heads[source]), 0
-            first, last = size * b // blocks, size * (b + 1) // blocks
-            for local in range(starts.shape[1]):
-                count = heads[source, local] & COUNT
-                low, high = max(first, before), min(last, before + count)
-                if low < high:
-                    to = starts[b, local, source] - before
-                    shmem.copy_block(rows[to + low : to + high], inbox[source, low:high])
-                before += count
-    complete()
-    end(epochs)
+    if phases & SEND:
+        sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
+        send_packed(
+            x, top_k, n_experts, mine[b], order[b], heads, outbox, inbox, counted, arrived, team,
+            epoch,
+        )  # fmt: skip
+    if phases & RECEIVE:
+        if me * heads.shape[1] < n_experts:
+            wait_for_all(counted, epoch)
+            lay_out(starts[b], counts, heads)
+            for k in range(n):
+                source = (me + n - k) % n
+                wait_for(arrived[b, source:], epoch)
+                size, before = size_of(heads[source]), 0
+                first, last = size * b // blocks, size * (b + 1) // blocks
+                for local in range(starts.shape[1]):
+                    count = heads[source, local] & COUNT
+                    low, high = max(first, before), min(last, before + count)
+                    if low < high:
+                        to = starts[b, local, source] - before
+                        shmem.copy_block(rows[to + low : to + high], inbox[source, low:high])
+                    before += count
+        complete()
+        end(epochs)
 
 
 # --- combine
@@ -175,25 +185,27 @@ def dispatch_throughput(
 
 @shmem.jit(collective=True)
 def combine(
-    y, weights, out, n_experts, position, starts, heads, returned, back, team, epochs
+    y, weights, out, n_experts, position, starts, heads, returned, back, phases, team, epochs
 ):  # fmt: skip
     """`y` (rows, H) as received, `returned` (pairs, H), `back` (n * experts a PE,)."""
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, share = cuda.blockIdx.x, heads.shape[1]
     mine = experts_of(me, n_experts, share)
-    for k in range(b, n * mine, cuda.gridDim.x):
-        source, local = (me + 1 + k // mine) % n, k % mine
-        to, count = heads[source, local] >> 32, heads[source, local] & COUNT
-        rows = y[starts[b, local, source] :][:count]
-        cuda.syncthreads()  # who gets the signal may write the next head, so all have read this one
-        shmem.put_signal_nbi_block(
-            returned[to : to + count], rows, back[me * share + local :], epoch, shmem.SIGNAL_SET,
-            member(team, source),
-        )  # fmt: skip
-    wait_for_all(back[:n_experts], epoch)
-    add_up(out, weights, returned, position[b])
-    complete()
-    end(epochs)
+    if phases & SEND:
+        for k in range(b, n * mine, cuda.gridDim.x):
+            source, local = (me + 1 + k // mine) % n, k % mine
+            to, count = heads[source, local] >> 32, heads[source, local] & COUNT
+            rows = y[starts[b, local, source] :][:count]
+            cuda.syncthreads()  # who gets the signal may write the next head: all have read this
+            shmem.put_signal_nbi_block(
+                returned[to : to + count], rows, back[me * share + local :], epoch,
+                shmem.SIGNAL_SET, member(team, source),
+            )  # fmt: skip
+    if phases & RECEIVE:
+        wait_for_all(back[:n_experts], epoch)
+        add_up(out, weights, returned, position[b])
+        complete()
+        end(epochs)
 
 
 FORMS = {"low_latency": dispatch_low_latency, "throughput": dispatch_throughput}
@@ -348,8 +360,11 @@ class ExpertParallel(Dispatch):
         counts = shmem.to_device(np.zeros((self.local_experts, n), "int32"))
         self.received = Received(rows, self._starts[0], counts)
         self._under_way: Any = None
+        self._hook: Any = None
 
-    def dispatch(self, x: Any, experts: Any, *, stream: Any = 0) -> Received:
+    def dispatch(
+        self, x: Any, experts: Any, *, stream: Any = 0, return_hook: bool = False
+    ) -> Received | Any:
         """Send the rows of `x` (t, H) to the experts chosen, (t, top_k) of int32; asynchronous.
 
         t <= tokens, and may differ from PE to PE and from call to call. A number that is no expert,
@@ -357,44 +372,73 @@ class ExpertParallel(Dispatch):
         launched on the stream from now on may read until `combine`: `rows` (rows, H), of which
         segment (l, p) is rows[starts[l, p] :][: counts[l, p]], the tokens for local expert l from
         PE p in their order. In the form "throughput" all segments follow each other, those of an
-        expert first; in "low_latency" each has `capacity` places. Raises `ArgumentError`.
+        expert first; in "low_latency" each has `capacity` places.
+
+        With `return_hook` it launches only what sends, and returns `plan.received` and a hook.
+        `hook(stream=...)`, by default on the same stream, launches what receives; what is launched
+        between runs while tokens travel. `x` and `experts` may be reused, and `plan.received` read,
+        when that has completed. Raises `ArgumentError`.
         """
         self._turn(False)
         tokens = self._expect_tokens(x, experts)
         if self.wire is not None:
             self.launch(quantise, stream, x, self._stage, self._stage_scales, self._maxima)
             x = self._stage
-        self.launch(
-            FORMS[self.form], stream, x, self.flat(experts), self.top_k, self.experts,
+        hook = self._exchange(
+            return_hook, stream, FORMS[self.form], x, self.flat(experts), self.top_k, self.experts,
             self.capacity, *self._sorting, self._starts, self.received.counts, self._heads,
             *self._boxes,
         )  # fmt: skip
-        if self.wire is not None:
-            self.launch(
-                widen, stream, self.received.rows, self._inbox, self._inbox_scales,
-                self._starts, self.received.counts,
-            )  # fmt: skip
         self._under_way = tokens
-        return self.received
+        return (self.received, hook) if return_hook else self.received
 
-    def combine(self, y: Any, weights: Any, *, out: Any, stream: Any = 0) -> None:
+    def combine(
+        self, y: Any, weights: Any, *, out: Any, stream: Any = 0, return_hook: bool = False
+    ) -> Any:
         """Set row t of `out` (t, H) to the sum of weights[t, j] times what expert j made of it.
 
         `y` is laid out as `received.rows`, and may be that array, computed in place; `weights` (t,
         top_k) of float32, or of float64 if `y` is. Sums are kept as float32, or as float64 if `y`
-        is, j = 0 first, and rounded once. Asynchronous; on completion `y` may be reused. Raises
-        `ArgumentError`.
+        is, j = 0 first, and rounded once. Asynchronous; on completion `y` may be reused. With
+        `return_hook` a hook is returned, and `out` written by what it launches, as in `dispatch`.
+        Raises `ArgumentError`.
         """
         self._turn(True)
         self._expect_results(self._under_way, weights, out)
         self.expect("y", y, tuple(self.received.rows.shape), self.dtype)
-        self.launch(
-            combine, stream, y, weights, out, self.experts, self._position, self._starts,
-            self._heads, self._returned, self._back,
+        hook = self._exchange(
+            return_hook, stream, combine, y, weights, out, self.experts, self._position,
+            self._starts, self._heads, self._returned, self._back,
         )  # fmt: skip
         self._under_way = None
+        return hook
+
+    def _exchange(self, hooked: bool, stream: Any, kernel: Any, *args: Any) -> Any:
+        """Launch all of a call; or what sends, and return what launches the rest."""
+
+        def launch(phases: int, stream: Any) -> None:
+            self.launch(kernel, stream, *args, phases)
+            if phases & RECEIVE and kernel is not combine and self.wire is not None:
+                self.launch(
+                    widen, stream, self.received.rows, self._inbox, self._inbox_scales,
+                    self._starts, self.received.counts,
+                )  # fmt: skip
+
+        def hook(stream: Any = stream) -> None:
+            if self._hook is not hook:
+                raise shmem.ArgumentError("ExpertParallel: a hook is called once")
+            self._hook = None
+            launch(RECEIVE, stream)
+
+        launch(SEND if hooked else SEND | RECEIVE, stream)
+        self._hook = hook if hooked else None
+        return self._hook
 
     def _turn(self, under_way: bool) -> None:
+        if self._hook is not None:
+            raise shmem.ArgumentError(
+                "ExpertParallel: the call before has only sent: call the hook that it returned"
+            )
         if (self._under_way is not None) != under_way:
             raise shmem.ArgumentError(
                 "ExpertParallel: combine follows dispatch, once, and the next dispatch combine; "

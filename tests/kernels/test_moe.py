@@ -90,20 +90,28 @@ def check_received(plan, received, xs, choices):
     return rows, starts, counts
 
 
-def around(plan, xs, choices, weights, expert):
-    """Dispatch, apply `expert(e, rows)` to what has come, combine; returns this PE's result."""
+def around(plan, xs, choices, weights, expert, hooked=False):
+    """Dispatch, apply `expert(e, rows)` to what has come, combine; returns this PE's result.
+
+    If `hooked`, a launch sends, and one receives, on another stream.
+    """
     me = plan.my_pe
     arrays = (to_send(a[me]) for a in (xs, choices, weights))
     x, chosen, weight = arrays
     out = shmem.to_device(np.full(xs[me].shape, np.nan, xs[me].dtype))
-    received = plan.dispatch(x, chosen)
+    received = plan.dispatch(x, chosen, return_hook=hooked)
+    if hooked:
+        received, hook = received
+        hook(stream=shmem.stream())
     arrived = [through_int8(x) for x in xs] if plan.wire else xs
     rows, starts, counts = check_received(plan, received, arrived, choices)
     made = np.full(rows.shape, np.nan, rows.dtype)  # rows that nobody sent must not be used
     for (local, source), count in np.ndenumerate(counts):
         place = slice(starts[local, source], starts[local, source] + count)
         made[place] = expert(plan.first_expert + local, rows[place])
-    plan.combine(to_send(made), weight, out=out)
+    hook = plan.combine(to_send(made), weight, out=out, return_hook=hooked)
+    if hooked:
+        hook()
     return out.numpy()
 
 
@@ -136,7 +144,9 @@ def every_form(few):
         ) as plan:
             for call in range(3):
                 inputs = inputs_of(n, call, *sizes, dtype, way)
-                got = around(plan, *inputs, lambda e, rows: rows * times[e].astype(rows.dtype))
+                got = around(
+                    plan, *inputs, lambda e, rows: rows * times[e].astype(rows.dtype), call == 1
+                )
                 xs = [through_int8(x) if wire else x for x in inputs[0]]
                 expected, dropped = reference(
                     xs, *inputs[1:], lambda e, rows: rows * times[e].astype(rows.dtype), capacity
@@ -383,10 +393,14 @@ def many_calls(make, apply, calls):
 @pytest.mark.parametrize("form", ["low_latency", "throughput"])
 def test_many_exchanges_without_a_barrier_while_pes_are_held_up(run_pes, form, calls):
     def apply(plan, x, chosen, weights, out, hold_up):
-        rows, starts, counts = plan.dispatch(x, chosen)
+        (rows, starts, counts), receive = plan.dispatch(x, chosen, return_hook=True)
+        hold_up()
+        receive()
         multiply_rows[1, 1](rows, starts, counts, plan.first_expert)
         hold_up()
-        plan.combine(rows, weights, out=out)
+        receive = plan.combine(rows, weights, out=out, return_hook=True)
+        hold_up()
+        receive()
 
     def make(*sizes):
         return ExpertParallel(**named(sizes, "float32"), form=form)
@@ -527,6 +541,12 @@ def test_errors_name_both_numbers_and_the_next_step(run_pes):
             plan.dispatch(x, chosen)
         with pytest.raises(error, match="y has shape"):
             plan.combine(shmem.device_array((1, 8), "f4"), weights, out=x)
+        hook = plan.combine(plan.received.rows, weights, out=x, return_hook=True)
+        with pytest.raises(error, match="only sent: call the hook"):
+            plan.dispatch(x, chosen)
+        hook()
+        with pytest.raises(error, match="a hook is called once"):
+            hook()
         with pytest.raises(error, match="w1 has shape"):
             fused(x, chosen, weights, x, x, out=x)
         for wrong, said in (
