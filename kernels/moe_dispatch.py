@@ -49,12 +49,14 @@ distributed (ByteDance), and examples/moe_shuffle.cu of NVSHMEM.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 from gpushmem.kernels.moe_parts import (
     COUNT,
     MASKS,
+    WIRES,
     add_up,
     experts_of,
     quantise,
@@ -208,8 +210,8 @@ def combine(
         end(epochs)
 
 
+LANES = 32  # threads of a block that has groups of a few numbers
 FORMS = {"low_latency": dispatch_low_latency, "throughput": dispatch_throughput}
-WIRES = (None, "int8")
 FLOATS = ("float16", "float32", "float64")
 
 
@@ -307,8 +309,10 @@ class ExpertParallel(Dispatch):
     `plan.dropped()`. Without it none are dropped. A token that names an expert more than once is
     sent to it once, and counts once. `form` is "low_latency" or "throughput": see the module.
     With `wire="int8"` tokens travel as int8 with a float32 scale for each, max |x| / 127: what
-    arrives is off by at most max |x| / 254, and the rounding of its dtype. Results travel in their
-    dtype.
+    arrives is off by at most max |x| / 254, and the rounding of its dtype. With "float8_e4m3" they
+    travel as e4m3fn with a scale for each 128 numbers, max |x| / 448: a number is off by at most
+    1/16 of itself, or max |x| / 458752 if that is more. Both are rounded to nearest even; where one
+    number that shares a scale is not finite, all arrive as NaN. Results travel in their dtype.
 
     dispatch and combine take turns, on all PEs of the team; so one plan has one batch under way.
     """
@@ -322,16 +326,17 @@ class ExpertParallel(Dispatch):
             tokens=tokens, hidden=hidden, experts=experts, top_k=top_k, dtype=dtype, team=team,
             capacity=capacity, blocks=blocks, threads=threads,
         )  # fmt: skip
-        if form not in FORMS or wire not in WIRES:
+        if form not in FORMS or wire not in (None, *WIRES):
             raise shmem.ArgumentError(
                 f"ExpertParallel: there is no form {form!r} with wire {wire!r}; there are "
-                f"{', '.join(FORMS)}, and {WIRES}"
+                f"{', '.join(FORMS)}, and {', '.join(WIRES)}"
             )
         self.form, self.wire = form, wire
         n, share = self.n_pes, self.experts_per_pe
-        travels, row = (
-            (self.dtype, hidden) if wire is None else (np.dtype("int8"), wire_row(hidden))
-        )
+        travels, row = self.dtype, hidden
+        if wire is not None:
+            group = WIRES[wire].group or hidden
+            travels, row = np.dtype("uint8"), wire_row(hidden, group)
         self.row_bytes = row * travels.itemsize
         self._boxes: tuple[Any, ...]
         starts = np.zeros((self.blocks, self.local_experts, n), "int32")
@@ -348,14 +353,17 @@ class ExpertParallel(Dispatch):
                 self.memory(n, most, row, dtype=travels), self.memory(n, dtype="uint64"),
                 self.memory(self.blocks, n, dtype="uint64"),
             )  # fmt: skip
-        self._inbox = rows = inbox
+        rows = inbox
         if wire is not None:
             rows = self.sendable(shmem.device_array((inbox.shape[0], hidden), self.dtype))
-            self._stage = self.sendable(shmem.to_device(np.zeros((tokens, row), "int8")))
-            self._stage_scales, self._inbox_scales = (
-                rows.view("float32") for rows in (self._stage, inbox)
+            self._stage = self.sendable(shmem.to_device(np.zeros((tokens, row), "uint8")))
+            narrow, self._wide = (
+                (each.view(WIRES[wire].dtype), each.view("float32"), group)
+                for each in (self._stage, inbox)
             )
-            self._maxima = shmem.device_array((self.blocks, self.threads), "float32")
+            lanes = gcd(self.threads, LANES) if WIRES[wire].group else self.threads
+            self._groups = self.blocks * self.threads // lanes, lanes
+            self._narrow = *narrow, np.float32(WIRES[wire].largest), WIRES[wire].whole
         self._starts = shmem.to_device(starts)
         counts = shmem.to_device(np.zeros((self.local_experts, n), "int32"))
         self.received = Received(rows, self._starts[0], counts)
@@ -382,7 +390,7 @@ class ExpertParallel(Dispatch):
         self._turn(False)
         tokens = self._expect_tokens(x, experts)
         if self.wire is not None:
-            self.launch(quantise, stream, x, self._stage, self._stage_scales, self._maxima)
+            self._by_groups(stream, quantise, x, *self._narrow)
             x = self._stage
         hook = self._exchange(
             return_hook, stream, FORMS[self.form], x, self.flat(experts), self.top_k, self.experts,
@@ -419,10 +427,8 @@ class ExpertParallel(Dispatch):
         def launch(phases: int, stream: Any) -> None:
             self.launch(kernel, stream, *args, phases)
             if phases & RECEIVE and kernel is not combine and self.wire is not None:
-                self.launch(
-                    widen, stream, self.received.rows, self._inbox, self._inbox_scales,
-                    self._starts, self.received.counts,
-                )  # fmt: skip
+                rows, *segments = self.received
+                self._by_groups(stream, widen, rows, *self._wide, *segments)
 
         def hook(stream: Any = stream) -> None:
             if self._hook is not hook:
@@ -433,6 +439,10 @@ class ExpertParallel(Dispatch):
         launch(SEND if hooked else SEND | RECEIVE, stream)
         self._hook = hook if hooked else None
         return self._hook
+
+    def _by_groups(self, stream: Any, kernel: Any, *args: Any) -> None:
+        self.on(stream)
+        self.launch_as((*self._groups, stream), self._epochs, kernel, *args)
 
     def _turn(self, under_way: bool) -> None:
         if self._hook is not None:
