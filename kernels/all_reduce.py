@@ -72,7 +72,9 @@ from gpushmem.kernels.parts import (
     wait_for,
     wait_for_others,
 )
+from gpushmem.kernels.pieces import InPieces, part_size
 from gpushmem.kernels.plan import SLOTS, Plan
+from gpushmem.kernels.two_level import levels_of
 from numba import cuda
 
 import gpushmem as shmem
@@ -217,49 +219,14 @@ def kernel_for(sum_piece: Any) -> Any:
 ALGORITHMS = {name: kernel_for(sum_piece) for name, sum_piece in SUMMING.items()}
 
 
-def part_size(size: int, parts: int) -> int:
-    """How many elements the largest part has; see `part_of`."""
-    return part_of(size, parts, 0)[1]
-
-
-def most_in_piece(plan: Plan, dtype: Any) -> int:
-    """How many elements a piece has at most."""
-    return plan.tuning.piece_bytes // int(np.dtype(dtype).itemsize)
-
-
-class InPieces(Plan):
-    """What arrays of `size` elements of `dtype` are sent in: pieces, of parts of the blocks."""
-
-    moves = True
-
-    def __init__(
-        self, size: int, dtype: Any, team: Any, blocks: int | None, threads: int | None
-    ) -> None:
-        least = shmem.tuning().block_bytes
-        parts = -(-size * int(np.dtype(dtype).itemsize) // least)
-        super().__init__(team, blocks=blocks, threads=threads, parts=parts)
-        if size < 0:
-            raise shmem.ArgumentError(
-                f"{type(self).__name__}: size is {size}; it must be 0 or more"
-            )
-        self.size, self.dtype = size, np.dtype(dtype)
-        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
-
-    @property
-    def pieces(self) -> int:
-        """How many there are, of all blocks."""
-        ends = [part_of(self.size, self.blocks, b) for b in range(self.blocks)]
-        return sum(-(-(upper - lower) // self.piece) for lower, upper in ends)
-
-
 class AllReduce(InPieces):
     """Sum arrays of `size` elements of `dtype` over a team, in place: `plan(x)`.
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
-    "one_shot", "two_shot", "ring", "multicast", "in_place" or "ll" (see the module); by default
-    what the size suggests, but not "in_place", for which `x` must be symmetric. Each block has
-    boxes for n pieces (of `tuning().piece_bytes`), twice; in place it has none. float16 and
-    bfloat16 are added as float32, and rounded once; by "ring" at each PE.
+    "one_shot", "two_shot", "ring", "multicast", "in_place", "ll" or "two_level" (see the module);
+    by default what the size, and the nodes, suggest, but not "in_place", for which `x` must be
+    symmetric. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice; in place it has
+    none. float16 and bfloat16 are added as float32, and rounded once; by "ring" at each PE.
     """
 
     def __init__(
@@ -268,8 +235,13 @@ class AllReduce(InPieces):
     ) -> None:  # fmt: skip
         super().__init__(size, dtype, team, blocks, threads)
         self.algorithm = algorithm or suggested(self, size * self.dtype.itemsize)
-        self._workspace: tuple[Any, ...]
-        if self.algorithm == IN_PLACE:
+        self._workspace: tuple[Any, ...] = ()
+        self._levels = None
+        if algorithm == "two_level" or (algorithm is None and self.algorithm == "two_shot"):
+            self._levels = levels_of(self, by_name=algorithm is not None)
+        if self._levels is not None:
+            self.algorithm, self.inboxes = "two_level", self._levels.inboxes
+        elif self.algorithm == IN_PLACE:
             check_reachable(self, IN_PLACE)
             self._workspace = tuple(self.signals(self.blocks, self.n_pes) for _ in range(2))
         else:
@@ -288,13 +260,24 @@ class AllReduce(InPieces):
                 "AllReduce: with the algorithm 'in_place' x must be a symmetric array, the same on "
                 "all PEs: allocate it with gpushmem.empty or zeros, or take another algorithm"
             )
-        kernel = in_place if self.algorithm == IN_PLACE else ALGORITHMS[self.algorithm]
-        self.launch(kernel, stream, flat, *self._workspace)
+        if self._levels is None:
+            kernel = in_place if self.algorithm == IN_PLACE else ALGORITHMS[self.algorithm]
+            self.launch(kernel, stream, flat, *self._workspace)
+        else:
+            self._levels(flat, stream)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends in a call, at most: the last parts may be smaller."""
+        if self._levels is not None:
+            return self._levels.sends()
         pieces = self.blocks if self.algorithm == IN_PLACE else self.pieces
         return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, pieces)
+
+    def free(self) -> None:
+        """As any plan's; the plans of two levels, and their teams, first."""
+        if self._levels is not None:
+            self._levels.free()
+        super().free()
 
 
 SMALL = 32 << 10  # bytes

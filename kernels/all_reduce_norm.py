@@ -27,8 +27,9 @@ import math
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.all_reduce import SUMMING, most_in_piece, suggested, traffic, workspace
+from gpushmem.kernels.all_reduce import SUMMING, suggested, traffic, workspace
 from gpushmem.kernels.parts import begin, block_sum, block_sum32, end_at
+from gpushmem.kernels.pieces import most_in_piece
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 

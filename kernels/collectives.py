@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushmem.kernels.all_reduce import InPieces
 from gpushmem.kernels.parts import (
     begin,
     end_at,
@@ -30,6 +29,7 @@ from gpushmem.kernels.parts import (
     wait_for,
     wait_for_others,
 )
+from gpushmem.kernels.pieces import InPieces
 from gpushmem.kernels.plan import SLOTS
 from numba import cuda
 
@@ -110,7 +110,7 @@ def broadcast(x, root, piece, inbox, arrived, near, team, epochs):
     end_at(epochs, epoch - 1)
 
 
-class _Collective(InPieces):
+class Collective(InPieces):
     """A collective whose parts have `size` elements of `dtype`."""
 
     def __init__(
@@ -137,7 +137,7 @@ class _Collective(InPieces):
         return others * self.size * self.dtype.itemsize, others * self.pieces
 
 
-class AllGather(_Collective):
+class AllGather(Collective):
     """Gather `size` elements of `dtype` from each PE of a team on all: `plan(x, out=out)`.
 
     `x` has `size` elements, `out` n times as many: those of each PE, in the order of the team. They
@@ -150,7 +150,7 @@ class AllGather(_Collective):
         self.launch(exchange, stream, x, out, self.size, 0, self.piece, *self._workspace)
 
 
-class AllToAll(_Collective):
+class AllToAll(Collective):
     """Send `size` elements of `dtype` from each PE of a team to each: `plan(x, out=out)`.
 
     `x` and `out` have n times `size` elements: part q of `x` becomes part p of `out` on PE q, where
@@ -163,7 +163,7 @@ class AllToAll(_Collective):
         self.launch(exchange, stream, x, out, self.size, self.size, self.piece, *self._workspace)
 
 
-class ReduceScatter(_Collective):
+class ReduceScatter(Collective):
     """Sum arrays over a team, each PE keeping a part of `size` elements: `plan(x, out=out)`.
 
     `x` has n times `size` elements of `dtype`, `out` `size`: the sum of part p of all PEs' `x`, on
@@ -177,7 +177,7 @@ class ReduceScatter(_Collective):
         self.launch(reduce_scatter, stream, x, out, self.size, self.piece, *self._workspace)
 
 
-class Broadcast(_Collective):
+class Broadcast(Collective):
     """Send `size` elements of `dtype` from PE `root` of a team to all others: `plan(x)`."""
 
     def __init__(

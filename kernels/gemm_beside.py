@@ -27,7 +27,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpushmem.kernels.all_reduce import most_in_piece, part_size
 from gpushmem.kernels.collectives import exchange
 from gpushmem.kernels.parts import (
     begin,
@@ -41,6 +40,7 @@ from gpushmem.kernels.parts import (
     wait_for,
     wait_for_others,
 )
+from gpushmem.kernels.pieces import most_in_piece, part_size
 from numba import cuda
 
 import gpushmem as shmem

@@ -111,7 +111,7 @@ class Plan:
         self._arena = USED.get()
         self._registered: list[Any] = []
         self._stream: Any = None
-        self._flat: dict[int, tuple[Any, Any]] = {}  # by id: arrays, with one axis
+        self._flat: dict[Any, tuple[Any, Any]] = {}  # by id and part: arrays, with one axis
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
         self._bound: dict[Any, Bound] = {}  # by kernel and arguments
 
@@ -177,6 +177,11 @@ class Plan:
         n, to = max(self.team.n_pes, 0), shmem.TEAM_SHARED
         return all(self.team.translate_pe(pe, to) >= 0 for pe in range(n))
 
+    @property
+    def by_team(self) -> bool:
+        """Whether making the plan is collective over its team alone, which may be all PEs."""
+        return self._arena is not None or self.team == shmem.TEAM_WORLD
+
     def sendable(self, array: Any) -> Any:
         """A device array of the plan's own, as memory that kernels can send from to any member.
 
@@ -237,14 +242,18 @@ class Plan:
         arrays = [x for x in given if isinstance(x, shmem.DeviceArray)]
         return Bound(args, arrays, launch.bind(*given, self.team, epochs))
 
-    def flat(self, x: Any) -> Any:
-        """Return an array as one of one axis; the same object for the same array."""
+    def flat(self, x: Any, first: int = 0, last: int | None = None) -> Any:
+        """Return an array, or elements `first` to `last`, with one axis.
+
+        It is the same object for the same array.
+        """
         x = self.on_device("x", x)
-        known = self._flat.get(id(x))
+        key = id(x), first, last
+        known = self._flat.get(key)
         if known is None or known[0] is not x:
             if len(self._flat) >= BOUND:
                 del self._flat[next(iter(self._flat))]
-            self._flat[id(x)] = known = x, x.reshape(-1)
+            self._flat[key] = known = x, x.reshape(-1)[first:last]
         return known[1]
 
     def expect(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:

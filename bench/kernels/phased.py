@@ -14,7 +14,7 @@ from gpushmem.kernels import (
     sum_in_order,
     wait_for,
 )
-from gpushmem.kernels.all_reduce import part_size
+from gpushmem.kernels.pieces import part_size
 from numba import cuda
 
 import gpushmem as shmem

@@ -1,0 +1,55 @@
+"""Arrays that are sent in pieces: of parts of the blocks, each piece small enough for the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gpushmem.kernels.parts import part_of
+from gpushmem.kernels.plan import Plan
+
+import gpushmem as shmem
+
+__all__ = ["InPieces", "most_in_piece", "part_size"]
+
+
+def part_size(size: int, parts: int) -> int:
+    """How many elements the largest part has; see `part_of`."""
+    return part_of(size, parts, 0)[1]
+
+
+def most_in_piece(plan: Plan, dtype: Any) -> int:
+    """How many elements a piece has at most."""
+    return plan.tuning.piece_bytes // int(np.dtype(dtype).itemsize)
+
+
+class InPieces(Plan):
+    """What arrays of `size` elements of `dtype` are sent in: pieces, of parts of the blocks."""
+
+    moves = True
+
+    def __init__(
+        self, size: int, dtype: Any, team: Any, blocks: int | None, threads: int | None
+    ) -> None:
+        least = shmem.tuning().block_bytes
+        parts = -(-size * int(np.dtype(dtype).itemsize) // least)
+        super().__init__(team, blocks=blocks, threads=threads, parts=parts)
+        if size < 0:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: size is {size}; it must be 0 or more"
+            )
+        self.size, self.dtype = size, np.dtype(dtype)
+        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
+
+    @property
+    def pieces(self) -> int:
+        """How many there are, of all blocks."""
+        return len(list(self.cuts()))
+
+    def cuts(self) -> Iterator[tuple[int, int]]:
+        """First and last (exclusive) element of each."""
+        for b in range(self.blocks):
+            lower, upper = part_of(self.size, self.blocks, b)
+            for first in range(lower, upper, self.piece):
+                yield first, min(first + self.piece, upper)
