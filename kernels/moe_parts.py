@@ -1,4 +1,4 @@
-"""What mixtures of experts are made of: routing, sorting by expert, sending rows, adding up, 8 bits.
+"""Parts of mixtures of experts: routing, sorting by expert, sending rows, adding up, 8 bits.
 
 Device functions are called by all threads of a block; `moe_dispatch` tells how they work together.
 """
