@@ -83,7 +83,8 @@ def activate(hidden, silu):
                 row[i] = v / (np.float32(1) + exp32(-v))
         else:
             for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-                row[i] = max(row[i], np.float32(0))
+                if row[i] < np.float32(0):
+                    row[i] = np.float32(0)
 
 
 @shmem.jit(device=True)

@@ -212,7 +212,7 @@ def combine(
 
 LANES = 32  # threads of a block that has groups of a few numbers
 FORMS = {"low_latency": dispatch_low_latency, "throughput": dispatch_throughput}
-FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Received(NamedTuple):
@@ -304,7 +304,7 @@ class ExpertParallel(Dispatch):
         plan.combine(y, weights, out=out)
 
     `experts` is how many there are in all; this PE has `plan.local_experts` of them, from
-    `plan.first_expert` on. dtype float16, float32 or float64. At most `capacity` tokens per expert
+    `plan.first_expert` on. dtype float16, bfloat16, float32 or float64. At most `capacity` tokens per expert
     and source PE are taken, in the order of the tokens; the others count as zeros, and in
     `plan.dropped()`. Without it none are dropped. A token that names an expert more than once is
     sent to it once, and counts once. `form` is "low_latency" or "throughput": see the module.

@@ -207,7 +207,8 @@ def scatter_backward(
 
 # dtypes of the kernel, and those in which it takes weights.
 WEIGHTS = {
-    torch.float16: torch.float32, torch.float32: torch.float32, torch.float64: torch.float64,
+    torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float32,
+    torch.float64: torch.float64,
 }  # fmt: skip
 
 

@@ -20,10 +20,10 @@ LAUNCHES = [(blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (2, 4
 PES = [(1, True), (3, True)]
 PES += [pytest.param(n, False, marks=pytest.mark.sweep) for n in (1, 2, 3, 4, 5, 8)]
 # Of float16 a result is rounded after each product and sum, about 11 times here.
-TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
+TOLERANCE = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 1e-5, "float64": 1e-12}
 
 
-ALL = ("float32", "float64", "float16")  # in the sweep; of the quick ones each has some
+ALL = ("float32", "float64", "float16", "bfloat16")  # in the sweep; of the quick ones each has some
 
 
 def some_for(form, wire):
@@ -65,7 +65,7 @@ def inputs_of(n, call, tokens, hidden, experts, top_k, dtype, way):
         rng = np.random.default_rng([n, call, pe])
         t = [tokens, 0, min(1, tokens), tokens // 2][(pe + call) % 4]
         x = 100 * pe + np.arange(t)[:, None] + np.arange(hidden) % 8 / 8
-        xs.append((x if dtype != "float16" else x / 64).astype(dtype))
+        xs.append((x if dtype not in ("float16", "bfloat16") else x / 64).astype(dtype))
         choices.append(choices_of(rng, t, experts, top_k, way))
         weights.append(rng.integers(1, 9, (t, top_k)).astype("float32") / 8)
     return xs, choices, weights
@@ -158,7 +158,7 @@ def every_form(few):
 
 
 def every_layer(few):
-    dtypes = ("float32",) if few else ALL
+    dtypes = ("float32", "bfloat16") if few else ALL
     shmem.init()
     n, me = shmem.n_pes(), shmem.my_pe()
     rng = np.random.default_rng(0)
