@@ -47,6 +47,9 @@ In place others load from `x` and store to it: a PE's part of a block's part of 
 all PEs have come to the call, and until that PE has told this one. So nobody but the owner of a
 part touches it in between, and when the call is over on a PE all have done with its `x`.
 
+`two_level` makes two levels of these, for PEs on several nodes; `all_reduce_wire` sends floats of
+8 bits.
+
 There are n - 1 additions for each element, on one PE; with one shot, on each. All PEs add up the
 addends of an element in the same order, or take one PE's sum, so all end with the same bits. One
 shot and two shot are those of TensorRT-LLM and vLLM for NVLink, the multicast is theirs for NVLink
@@ -59,6 +62,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels import all_reduce_wire as on_wire
 from gpushmem.kernels.parts import (
     begin,
     complete,
@@ -217,6 +221,7 @@ def kernel_for(sum_piece: Any) -> Any:
 
 
 ALGORITHMS = {name: kernel_for(sum_piece) for name, sum_piece in SUMMING.items()}
+WIRED = {name: kernel_for(sum_piece) for name, sum_piece in on_wire.WIRED.items()}
 
 
 class AllReduce(InPieces):
@@ -226,17 +231,29 @@ class AllReduce(InPieces):
     "one_shot", "two_shot", "ring", "multicast", "in_place", "ll" or "two_level" (see the module);
     by default what the size, and the nodes, suggest, but not "in_place", for which `x` must be
     symmetric. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice; in place it has
-    none. float16 and bfloat16 are added as float32, and rounded once; by "ring" at each PE.
+    none. float16 and bfloat16 are added as float32, and rounded once; by "ring" at each PE, by
+    "two_level" on each node, too.
+
+    With `wire="float8_e4m3"` 8-bit floats are sent, by "one_shot" or "two_shot", with errors of at
+    most 1/16 of each addend, and of the sum (see `all_reduce_wire`): of float16, bfloat16, float32.
     """
 
     def __init__(
         self, *, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
-        algorithm: str | None = None, blocks: int | None = None, threads: int | None = None,
+        algorithm: str | None = None, wire: str | None = None, blocks: int | None = None,
+        threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(size, dtype, team, blocks, threads)
-        self.algorithm = algorithm or suggested(self, size * self.dtype.itemsize)
+        nbytes = size * self.dtype.itemsize
+        self.algorithm = algorithm or (suggested if wire is None else in_shots)(self, nbytes)
         self._workspace: tuple[Any, ...] = ()
-        self._levels = None
+        self.wire, self._levels = wire, None
+        kernels = {IN_PLACE: in_place, **ALGORITHMS} if wire is None else WIRED
+        self._kernel = kernels.get(self.algorithm)
+        if wire is not None:
+            on_wire.check_wire(self, self.algorithm, wire)
+            self._workspace = (self.piece, *on_wire.workspace(self, self.algorithm))
+            return
         if algorithm == "two_level" or (algorithm is None and self.algorithm == "two_shot"):
             self._levels = levels_of(self, by_name=algorithm is not None)
         if self._levels is not None:
@@ -261,8 +278,7 @@ class AllReduce(InPieces):
                 "all PEs: allocate it with gpushmem.empty or zeros, or take another algorithm"
             )
         if self._levels is None:
-            kernel = in_place if self.algorithm == IN_PLACE else ALGORITHMS[self.algorithm]
-            self.launch(kernel, stream, flat, *self._workspace)
+            self.launch(self._kernel, stream, flat, *self._workspace)
         else:
             self._levels(flat, stream)
 
@@ -270,6 +286,8 @@ class AllReduce(InPieces):
         """Bytes and messages that a PE sends in a call, at most: the last parts may be smaller."""
         if self._levels is not None:
             return self._levels.sends()
+        if self.wire is not None:
+            return on_wire.traffic(self, self.algorithm)
         pieces = self.blocks if self.algorithm == IN_PLACE else self.pieces
         return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, pieces)
 
@@ -288,12 +306,17 @@ def suggested(plan: Plan, nbytes: int) -> str:
     """The algorithm for arrays of so many bytes.
 
     Each sends more than the next, and has less to wait for: ll no fences and signals, which on GPUs
-    take as long as `tuning().ll_bytes`; one shot one round of them, two shot two.
+    take as long as `tuning().ll_bytes`; one shot one round of them, two shot two. In the place of
+    two shot `AllReduce` takes two levels where it can (`levels_of`).
     """
-    n = plan.n_pes
-    if plan.reachable and 0 < (n - 1) * nbytes <= plan.tuning.ll_bytes:
+    if plan.reachable and 0 < (plan.n_pes - 1) * nbytes <= plan.tuning.ll_bytes:
         return "ll"
-    return "one_shot" if n <= 2 or nbytes <= SMALL else "two_shot"
+    return in_shots(plan, nbytes)
+
+
+def in_shots(plan: Plan, nbytes: int) -> str:
+    """The algorithm, one shot or two."""
+    return "one_shot" if plan.n_pes <= 2 or nbytes <= SMALL else "two_shot"
 
 
 def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, ...]:

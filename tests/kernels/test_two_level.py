@@ -71,8 +71,8 @@ def test_sums_bits_and_what_is_sent(run_pes, on_nodes, n_pes, n_nodes):
         nodes, part = n_pes // m, 4 * 96 * n_pes // m  # bytes
         across = part if nodes <= 2 else (nodes - 1) * part  # one shot: parts are small
         assert says == 2 * (m - 1) * part + across * (nodes > 1)
-        # Besides, what PEs copy to their own boxes, where they add up more than two.
-        assert filled == says + part * (m > 2) + part * (nodes > 2)
+        # Besides, what PEs copy to their own boxes, where they add up others than two.
+        assert filled == says + part * (m != 2) + part * (nodes != 2)
 
 
 def test_many_calls_without_a_barrier(run_pes, on_nodes):

@@ -22,7 +22,7 @@ from gpushmem.kernels import (
     ReduceScatter,
     route,
 )
-from gpushmem.kernels.all_reduce import SUMMING
+from gpushmem.kernels.all_reduce import SUMMING, WIRED
 from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
@@ -40,6 +40,9 @@ def make(*shape, dtype="float32"):
 def reduce_all(few):
     for algorithm in SUMMING:
         AllReduce(size=8, dtype="float32", algorithm=algorithm)(make(8))
+    for algorithm in () if few else WIRED:
+        plan = AllReduce(size=8, dtype="bfloat16", algorithm=algorithm, wire="float8_e4m3")
+        plan(make(8, dtype="bfloat16"))
     x = make(4 * shmem.n_pes())
     for plan in () if few else (AllToAll, ReduceScatter):
         plan(size=4, dtype="float32")(x, out=make(4 * shmem.n_pes()))
