@@ -97,9 +97,8 @@ def sum_rows(x, rows):
 
 def through_wire(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What arrives of an array of one axis, as float32."""
-    wide = np.zeros(-(-x.size // GROUP) * GROUP, np.float32)
-    wide[: x.size] = x
-    wide = wide.reshape(-1, GROUP)
+    wide = np.zeros((-(-x.size // GROUP), GROUP), np.float32)
+    wide.reshape(-1)[: x.size] = x
     largest = np.fmax.reduce(np.abs(wide), axis=1, keepdims=True)
     inverse = np.where(largest > SMALLEST, LARGEST / np.maximum(largest, SMALLEST), np.float32(0))
     with np.errstate(invalid="ignore"):
