@@ -304,15 +304,15 @@ class ExpertParallel(Dispatch):
         plan.combine(y, weights, out=out)
 
     `experts` is how many there are in all; this PE has `plan.local_experts` of them, from
-    `plan.first_expert` on. dtype float16, bfloat16, float32 or float64. At most `capacity` tokens per expert
-    and source PE are taken, in the order of the tokens; the others count as zeros, and in
-    `plan.dropped()`. Without it none are dropped. A token that names an expert more than once is
-    sent to it once, and counts once. `form` is "low_latency" or "throughput": see the module.
-    With `wire="int8"` tokens travel as int8 with a float32 scale for each, max |x| / 127: what
-    arrives is off by at most max |x| / 254, and the rounding of its dtype. With "float8_e4m3" they
-    travel as e4m3fn with a scale for each 128 numbers, max |x| / 448: a number is off by at most
-    1/16 of itself, or max |x| / 458752 if that is more. Both are rounded to nearest even; where one
-    number that shares a scale is not finite, all arrive as NaN. Results travel in their dtype.
+    `plan.first_expert` on. dtype float16, bfloat16, float32 or float64. At most `capacity` tokens
+    per expert and source PE are taken, in the order of the tokens; the others count as zeros, and
+    in `plan.dropped()`. Without it none are dropped. A token that names an expert more than once is
+    sent to it once, and counts once. `form` is "low_latency" or "throughput": see the module. With
+    `wire="int8"` tokens travel as int8 with a float32 scale for each, max |x| / 127: what arrives
+    is off by at most max |x| / 254, and the rounding of its dtype. With "float8_e4m3" they travel
+    as e4m3fn with a scale for each 128 numbers, max |x| / 448: a number is off by at most 1/16 of
+    itself, or max |x| / 458752 if that is more. Both are rounded to nearest even; where one number
+    that shares a scale is not finite, all arrive as NaN. Results travel in their dtype.
 
     dispatch and combine take turns, on all PEs of the team; so one plan has one batch under way.
     """

@@ -139,7 +139,7 @@ def test_which_algorithm_is_chosen(run_pes, on_nodes):
     assert run_pes(body, 4) == [some, some, some, [*some[:2], large]]
 
 
-@pytest.mark.cpu_backend  # on GPUs others capture: see docs/gpu.md
+@pytest.mark.cpu_backend  # on GPUs CUDA captures
 def test_in_a_graph(run_pes, on_nodes):
     on_nodes(2)
 
