@@ -935,6 +935,35 @@ def store_vector(array: Array, i: int, value: tuple[Scalar, ...], access: str = 
     cuda::atomic_ref.
     """
 
+def copy_async(dst: Array, src: Array) -> None:
+    """Begin to copy `src` to the first elements of `dst`, from global to shared memory.
+
+    One thread's piece of a tile: 4, 8 or 16 bytes, contiguous, of one dtype; both begin at a
+    multiple of that. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in
+    global memory, the PE's own or another one's (`peer_array`). Other arrays raise `ArgumentError`
+    on the cpu backend; on a GPU, sizes and places end the kernel, and other memory is undefined. No
+    register is used, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
+    __pipeline_memcpy_async; PTX ISA: cp.async.
+
+    Until `copy_async_wait` do not change `src`, nor read or write `dst`.
+    """
+
+def copy_async_commit() -> None:
+    """Let the calling thread's copies since its last call be a group, which may be empty.
+
+    CUDA: __pipeline_commit; PTX ISA: cp.async.commit_group.
+    """
+
+def copy_async_wait(n: int) -> None:
+    """Wait until all but the last `n` groups of the calling thread's copies are complete.
+
+    `n` is a literal from 0 to 8. On return the thread may read what it has copied in those groups,
+    and `src` may be changed. Other threads see it once they have synchronised with this one:
+    `cuda.syncthreads()` after the wait, and once more before the memory is copied to again. Common
+    mistake: a barrier without the wait. `quiet` and barriers complete no such copies. CUDA:
+    __pipeline_wait_prior; PTX ISA: cp.async.wait_group.
+    """
+
 def put_ll_block(dst: Symmetric, src: Array, flag: int, pe: int) -> None:
     """Send `src` as units to the first elements of `dst` on `pe`, for `reduce_ll` to receive.
 

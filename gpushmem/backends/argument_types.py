@@ -148,6 +148,9 @@ TAKES: dict[type, Callable[[Any], bool]] = {
     roles.Value: lambda _: True,  # `check_call` asks whether it can be converted
     roles.Vector: lambda typ: isinstance(typ, types.BaseTuple),
     roles.VectorSize: lambda typ: isinstance(typ, types.IntegerLiteral),
+    roles.Groups: lambda typ: (
+        isinstance(typ, types.IntegerLiteral) and 0 <= typ.literal_value <= roles.Groups.most
+    ),
     roles.Reduction: lambda _: True,  # see `literal_reduction`
     roles.LoadAccess: lambda _: True,  # see `literal_access`
     roles.Name: lambda typ: isinstance(typ, types.StringLiteral),

@@ -19,7 +19,7 @@ from bisect import bisect, bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ from gpushmem.check.vector_clock import (
     Clock,
 )
 from gpushmem.ops.roles import FromMembers, ToMembers
-from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UNIT
+from gpushmem.ops.row import COPY, DATA, READS, RETURN, SIGNAL, UNIT
 from gpushmem.progress import watched
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
@@ -161,6 +161,8 @@ class _Replay:
             pe.reset()
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
         self._sent: dict[Any, Clock] = {}  # messages between hosts
+        # Of each thread the groups of asynchronous copies, the last one open.
+        self._copies: dict[Any, list[list[Call]]] = defaultdict(lambda: [[]])
         self._collect = collect
         if collect:
             self.history.forget()
@@ -191,6 +193,8 @@ class _Replay:
         if made not in self._repeated:
             self._repeated.add(made)
             return True
+        if access.op is not None and access.op.facts.completion == COPY:
+            return True  # each is complete at another time
         lows, ends = self._plain.get(access.space, ((), ()))
         near = bisect(ends, access.low) < bisect_left(lows, access.end)
         if near or access.low >> CELL not in self._looked_at:
@@ -234,6 +238,9 @@ class _Replay:
             launch.ended.join(block.clocks[-1])
             for clock in block.own.values():
                 launch.ended.join(clock)
+        for who in [who for who in self._copies if who[:2] == (pe.pe, launch.number)]:
+            for copy in chain(*self._copies.pop(who)):
+                copy.mark(launch.ended, DONE)
         launch.ended.put((ENDED, pe.pe, 0), launch.number)
         pe.ended = pe.ended.plus(launch.number)
         launch.ended.forget_threads()
@@ -427,9 +434,10 @@ class _Replay:
             known = known_to_all(launch, call, clock)
             gather(launch, call, clock)
         _put_in_order(pe, call, clock)
+        self._copy_late(call, clock)
         if op.facts.meets:
             self._arrive(pe, pe.teams.get(call.team), clock)
-        if op.facts.orders and op.facts.orders != "flush" and record.launch:
+        if op.facts.orders in ("fence", "quiet", "barrier") and record.launch:
             launch = pe.launches[record.launch]
             thread = record.thread
             threads = range(*threads_of(launch, call, thread))
@@ -445,6 +453,20 @@ class _Replay:
             if call.units is not None and not op.waits:
                 call.mark(clock, UNITS)
         self._spread(pe, record, call, clock)
+
+    def _copy_late(self, call: Call, clock: Clock) -> None:
+        """Note an asynchronous copy, or the end of a group; or know that some are over."""
+        facts, who = call.op.facts, call.who()
+        if facts.completion == COPY:
+            self._copies[who][-1].append(call)
+        elif facts.orders == "commit":
+            self._copies[who].append([])
+        elif facts.orders == "copies":
+            groups = self._copies[who]
+            over = max(0, len(groups) - 1 - call.compare)
+            for copy in chain(*groups[:over]):
+                copy.mark(clock, DONE)
+            del groups[:over]
 
     def _stored_on(self, pe: Pe, call: Call) -> int:
         """The other PE to whose memory a call stores, as through `peer_array`; -1: to none."""
@@ -474,7 +496,7 @@ class _Replay:
             for one in call.each:
                 one.mark(clock, READ)
         fetches = op.returns.dtype is not None
-        local = facts.meets or op.waits or call.each[0].pe < 0
+        local = facts.meets or op.waits or (call.each[0].pe < 0 and completion != COPY)
         returned = completion is not None and completion.data == RETURN
         if call.effects and (local or fetches or returned):
             call.mark(clock, DONE)

@@ -116,7 +116,7 @@ CHANGES_NOTHING = {
     "atomic_compare_swap": ("cond", "!="), "atomic_swap": ("value", "=="),
     "atomic_fetch_or": ("value", "|"), "atomic_fetch_and": ("value", "&"),
 }  # fmt: skip
-COMPARED = "cmp", "cond", "op"  # arguments of which an operation has one at most, if a number
+COMPARED = "cmp", "cond", "op", "n"  # arguments of which an operation has one at most, if a number
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
 

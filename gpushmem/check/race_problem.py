@@ -17,7 +17,7 @@ from gpushmem.check.races import Race
 from gpushmem.check.synchronization import Update
 from gpushmem.check.vector_clock import CALLED, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.ops.row import RETURN, THREAD
+from gpushmem.ops.row import COPY, RETURN, THREAD
 
 __all__ = ["RaceProblem", "race_problems"]
 
@@ -69,7 +69,7 @@ class RaceProblem(Problem):
         if self._half_ordered():
             if not a.writes:
                 return f"the source of {name} is changed before it has been read"
-            if a.op and a.op.plain == "get":
+            if a.op and a.op.plain in ("get", "copy_async"):
                 return f"what {name} fetches is used before it has arrived"
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
         if a.atomic and b.atomic and a.too_narrow_for(b):
@@ -115,6 +115,8 @@ class RaceProblem(Problem):
     def _missing_order(self) -> str:
         """What would make sure of the end of the first."""
         a = self.first
+        if a.op is not None and a.op.facts.completion == COPY:
+            return "copy_async_wait by the thread that copies, before the two synchronise"
         quiet, remote = _named_by(a.call, "quiet"), a.op is None or _remote(a)
         if not a.writes and not remote:
             quiet = f"flush() or {quiet}"

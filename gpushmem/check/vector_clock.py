@@ -189,9 +189,9 @@ class Clock:
         return time if seen else max(time, self.times.get((*key, LOADS), -1))
 
     def know_of_calls(self, pe: int, kind: Any, on: Callable[[int], int] = lambda _: -1) -> None:
-        """Of calls of a PE that are known, know this, too: of those with bits of `on(target)`."""
+        """Of calls of a PE to PEs that are known, know this, too: of those in `on(target)`."""
         for key, mask in list(self.masks.items()):
-            if key[0] == CALLED and key[1] == pe:
+            if key[0] == CALLED and key[1] == pe and key[2] >= 0:
                 bits = on(key[2])
                 found = mask if bits == -1 else Bits(0, mask.above(0) & bits)
                 self.know((kind, pe, key[2]), found)

@@ -1,9 +1,20 @@
-"""Loads and stores of several elements at once, by one thread, in the order that it needs."""
+"""Loads, stores and copies of several elements at once, by one thread, in the order it needs."""
 
 from __future__ import annotations
 
-from gpushmem.ops.roles import Elements, LoadAccess, Place, StoreAccess, Vector, VectorSize, Words
-from gpushmem.ops.row import declare
+from gpushmem.ops.roles import (
+    Elements,
+    Groups,
+    Loaded,
+    LoadAccess,
+    Place,
+    SharedTarget,
+    StoreAccess,
+    Vector,
+    VectorSize,
+    Words,
+)
+from gpushmem.ops.row import COPY, declare, reads, writes
 
 NOTE = """`array` is contiguous memory that this PE can load from and store to: its own, or that of
 another PE (`peer_array`). Its elements are counted row by row. The elements moved have 1, 2, 4, 8
@@ -32,4 +43,37 @@ def store_vector(array: Words, i: Place, value: Vector, access: StoreAccess = "w
     the place of "acquire": what this thread has loaded and stored before, through `peer_array`,
     too, and what others had when it synchronised with them, comes before. Only "release.sys" orders
     stores for other PEs. It is no `fence`: puts, signals and the like need that.
+    """
+
+
+@declare(reads("src"), writes("dst", "src"), completion=COPY)
+def copy_async(dst: SharedTarget, src: Loaded) -> None:
+    """Begin to copy `src` to the first elements of `dst`, from global to shared memory.
+
+    One thread's piece of a tile: 4, 8 or 16 bytes, contiguous, of one dtype; both begin at a
+    multiple of that. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in
+    global memory, the PE's own or another one's (`peer_array`). Other arrays raise `ArgumentError`
+    on the cpu backend; on a GPU, sizes and places end the kernel, and other memory is undefined. No
+    register is used, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
+    __pipeline_memcpy_async; PTX ISA: cp.async.
+    """
+
+
+@declare(orders="commit")
+def copy_async_commit() -> None:
+    """Let the calling thread's copies since its last call be a group, which may be empty.
+
+    CUDA: __pipeline_commit; PTX ISA: cp.async.commit_group.
+    """
+
+
+@declare(orders="copies")
+def copy_async_wait(n: Groups) -> None:
+    """Wait until all but the last `n` groups of the calling thread's copies are complete.
+
+    `n` is a literal from 0 to 8. On return the thread may read what it has copied in those groups,
+    and `src` may be changed. Other threads see it once they have synchronised with this one:
+    `cuda.syncthreads()` after the wait, and once more before the memory is copied to again.
+    Common mistake: a barrier without the wait. `quiet` and barriers complete no such copies.
+    CUDA: __pipeline_wait_prior; PTX ISA: cp.async.wait_group.
     """

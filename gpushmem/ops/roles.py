@@ -217,6 +217,10 @@ class Shared(Array):
     layout = "C"
 
 
+class SharedTarget(Moved):
+    """Memory that the threads of a block share, which is written."""
+
+
 class Words(Array):
     """Memory that the calling PE loads from and stores to, some elements at once."""
 
@@ -285,6 +289,12 @@ class VectorSize(Integer):
     """A number of elements, written in the call."""
 
     words = "an integer written in the call"
+
+
+class Groups(Integer):
+    """A number of groups of copies, written in the call."""
+
+    words, most = "an integer from 0 to 8, written in the call", 8
 
 
 class SignalOp(Integer):

@@ -64,13 +64,14 @@ def updates(array: str, extent: str = "0", kind: str = ATOMIC) -> Effect:
     return Effect(UPDATES, array, extent, kind)
 
 
-RETURN, FLUSH, QUIET = "return", "flush", "quiet"
+RETURN, FLUSH, QUIET, COPIED = "return", "flush", "quiet", "copied"
 
 
 class Completion(NamedTuple):
     """When `src` may be changed again, and when `dst` has the data.
 
-    On RETURN, after FLUSH, which completes sources only, or after QUIET, which completes both.
+    On RETURN, after FLUSH, which completes sources only, or after QUIET, which completes both; of
+    copies to shared memory when they have been COPIED, which the thread that began them waits for.
     """
 
     source: str
@@ -78,10 +79,12 @@ class Completion(NamedTuple):
 
 
 PUT, GET = Completion(RETURN, QUIET), Completion(RETURN, RETURN)
+COPY = Completion(COPIED, COPIED)
 NONBLOCKING = {PUT: Completion(FLUSH, QUIET), GET: Completion(QUIET, QUIET)}
 COMPLETIONS = {
     PUT: "On return `src` may be changed; the data has arrived after `quiet`.",
     GET: "On return `dst` has the data.",
+    COPY: "Until `copy_async_wait` do not change `src`, nor read or write `dst`.",
     NONBLOCKING[PUT]: "Non-blocking: do not change `src` until `flush` or `quiet`; the data has "
     "arrived after `quiet`.",
     NONBLOCKING[GET]: "Non-blocking: until `quiet` do not change `src`, nor read `dst`.",
@@ -113,7 +116,8 @@ class Facts(NamedTuple):
     `effects` on memory, in the order in which they become visible; `completion` of copies; the
     parameter that the call `waits_for`, "" if it waits for no memory; whether it `meets`: all
     members of its team have to call, or all PEs if it has none; what it `orders`: "fence", "flush"
-    and "quiet", which complete sources and all, "barrier", a quiet of all members, "" if nothing.
+    and "quiet", which complete sources and all, "barrier", a quiet of all members, "" if nothing;
+    of copies to shared memory, "commit", the end of a group, and "copies", which completes groups.
     """
 
     effects: tuple[Effect, ...] = ()

@@ -17,7 +17,7 @@ SAMPLE = {
     "fence_for_a_third_pe", "flag_of_one_gpu", "additions_lost_by_a_reset",
     "waits_for_another_block", "event_of_numba_cuda",
     "neighbours_in_a_grid", "fence_of_one_queue_pair", "quiet_of_another_queue_pair",
-    "threadfence_of_the_gpu", "flag_again",
+    "threadfence_of_the_gpu", "flag_again", "last_tile_is_not_waited_for",
 }  # fmt: skip
 # On nvshmem-cpu kernels that wait are cooperative launches, as on GPUs: all blocks are there.
 ACCEPTED = {"nvshmem-cpu": {"waits_for_another_block"}}.get(BACKEND, set())

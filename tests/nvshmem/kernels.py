@@ -35,7 +35,7 @@ WRITTEN = {"name": '"a"', "n": "1", "access": '"relaxed.sys"'}  # literals
 LOCAL = ("reduce_rows", "reduce_local", "reduce_ll")
 OWN = (  # call none of NVSHMEM's
     *LOCAL, "gemm", "ask_smem", "trace_range_start", "trace_range_end", "copy", "copy_rows",
-    "sum_rows", "load_vector", "store_vector",
+    "sum_rows", "load_vector", "store_vector", "copy_async", "copy_async_commit", "copy_async_wait",
 )  # fmt: skip
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
@@ -50,8 +50,8 @@ COMPILERS = (
         ),
     ),
 )
-# A value that is no array; tuples.
-NOT_BY_MLIR = ("multicast_array", "load_vector", "store_vector")
+# A value that is no array; tuples; a literal.
+NOT_BY_MLIR = ("multicast_array", "load_vector", "store_vector", "copy_async_wait")
 
 
 def array_of(dtype):

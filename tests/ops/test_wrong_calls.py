@@ -25,6 +25,8 @@ SAMPLE = (
     "gemm_block",
     "multimem_reduce_block",
     "load_vector",
+    "copy_async",
+    "copy_async_wait",
 )
 LONGEST = 400  # characters
 

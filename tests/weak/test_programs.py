@@ -50,7 +50,14 @@ def test_what_a_get_writes_to_symmetric_memory_is_loaded(run_cli, way):
 
 
 @pytest.mark.parametrize(
-    "program", ["fence_for_a_get", "copied_to_a_peer", "copied_to_a_peer all", "flag_by_a_vector"]
+    "program",
+    [
+        "fence_for_a_get",
+        "copied_to_a_peer",
+        "copied_to_a_peer all",
+        "flag_by_a_vector",
+        "copy_without_a_wait",
+    ],
 )
 def test_what_a_fence_or_quiet_orders_is_late_without(run_cli, program):
     """A fence orders no gets: there it is a quiet."""

@@ -22,6 +22,7 @@ from numba.extending import _Intrinsic as Intrinsic
 from gpushmem.backends import argument_types
 from gpushmem.backends.codegen import array_moved, with_signature
 from gpushmem.backends.cpu.operations import (
+    async_copies,
     atomics,
     collectives,
     combining,
@@ -212,7 +213,7 @@ BODIES = {
         ll.put_ll, gemm, copy_rows, sum_rows,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | vectors.BODIES | {
-    "peer_array": peer_array
+    **async_copies.BODIES, "peer_array": peer_array
 }  # fmt: skip
 
 # Of these there is one for each value of `op`.

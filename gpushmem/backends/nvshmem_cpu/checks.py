@@ -11,7 +11,7 @@ from typing import Any
 from numba import types
 
 from gpushmem.artifacts.gpu_model import LANES
-from gpushmem.backends.cpu.operations import access, hook, smem
+from gpushmem.backends.cpu.operations import access, async_copies, hook, smem
 from gpushmem.backends.cpu.operations.access import (
     aligned,
     as_world,
@@ -108,6 +108,7 @@ def check_signal_op(op):
 
 
 check_has_all = inlined(smem.check_has_all.py_func)
+check_piece = inlined(async_copies.check_piece.py_func)
 
 
 @inlined
@@ -206,6 +207,7 @@ def _check_copy(call: hook.Call) -> None:
         "get",
         "put_signal",
         "copy",
+        "copy_async",
         "reduce_local",
         "multimem_reduce",
         "multimem_store",
@@ -213,6 +215,9 @@ def _check_copy(call: hook.Call) -> None:
         counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[base == "get"]]
         addresses = [call.address(name) for name in ("dst", "src")]
         call.run(check_sizes, *counts, *addresses)
+        if base == "copy_async":
+            nbytes = call.builder.mul(counts[1], call.itemsize("src"))
+            call.run(check_piece, *addresses, nbytes)
     elif base in ("iput", "iget"):
         _check_strides(call, call.integer("nelems"))
 

@@ -29,8 +29,9 @@ from gpushmem.backends.nvshmem.operations import (
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
-from gpushmem.native.memory import i8p, i64
+from gpushmem.native.memory import copy_bytes, i8p, i64
 from gpushmem.native.structs import offset, view
+from gpushmem.ops.roles import Groups
 from gpushmem.simt.functions import call_device, device, made_of
 from gpushmem.simt.layout import THREAD
 from gpushmem.simt.libraries import (
@@ -97,6 +98,10 @@ def install() -> None:
         INTRINSICS[leaf.what] = partial(_instruction, leaf)
     for access, loads, text in accesses.instructions():
         INTRINSICS[text] = partial(_load if loads else _store, access)
+    for nbytes, text in accesses.COPIES.items():
+        INTRINSICS[text] = partial(_copy, nbytes)
+    for text in accesses.COMMIT, *map(accesses.WAIT.format, range(Groups.most + 1)):
+        INTRINSICS[text] = lambda builder: None  # there is nothing to wait for
     for kind, _ in multicast.STORES.values():
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
     INTRINSICS[multicast.STORE_WORD] = lambda *never_called: None
@@ -149,6 +154,16 @@ def _store(access: Any, builder: Any, address: ir.Value, *given: ir.Value) -> No
     kind = ir.IntType(access.bits)
     words = [word if word.type == kind else builder.trunc(word, kind) for word in given]
     vectors.store(builder, address, access, words)
+
+
+@device
+def copy_now(target, source, nbytes):
+    copy_bytes(target, source, nbytes)
+
+
+def _copy(nbytes: int, builder: Any, target: ir.Value, source: ir.Value) -> None:
+    """An asynchronous copy, at once."""
+    call_device(builder, copy_now, types.void(*[types.intp] * 3), [target, source, i64(nbytes)])
 
 
 def _instruction(leaf: Leaf, builder: Any, *arguments: Any) -> Any:

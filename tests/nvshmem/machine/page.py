@@ -55,6 +55,10 @@ Both figures are computed, not measured.
 "relaxed". "acquire" is followed by `CCTL.IVALL`, "release" comes after a `MEMBAR` of its scope. The
 same test looks.
 
+`copy_async` is a `LDGSTS.E`, `LDGSTS.E.64` or `LDGSTS.E.BYPASS.128` for 4, 8 or 16 bytes, with
+compares of the size before; no data pass through registers. `copy_async_commit` is `LDGDEPBAR`,
+`copy_async_wait` `DEPBAR.LE`.
+
 ## Rows
 
 """

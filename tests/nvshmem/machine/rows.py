@@ -6,7 +6,7 @@ PEs write, in a loop until they have.
 """
 
 from gpushmem.ops import roles
-from gpushmem.ops.row import ATOMIC, DATA, READS, SIGNAL, THREAD, UPDATES, WRITES
+from gpushmem.ops.row import ATOMIC, COPY, DATA, READS, SIGNAL, THREAD, UPDATES, WRITES
 from tests.nvshmem import kernels
 from tests.nvshmem.machine import questions, reader
 from tests.nvshmem.machine.questions import DIRTY, FENCED, NOTHING
@@ -60,7 +60,7 @@ def wanted(op):
     one = bool(effects) and all(effect.extent == "0" for effect in effects)
     if one:
         names |= {LOADED if how == READS else STORED for how, _ in kinds}
-    elif DATA in {kind for _, kind in kinds} and not facts.meets and not _own(op):
+    elif DATA in {kind for _, kind in kinds} and not (facts.meets or _own(op) or _async(op)):
         names.add(COPIED)
     if _gives_array(op):
         names.add(ASSIGNED)
@@ -89,6 +89,11 @@ def _own(op):
         and issubclass(op.arrays[effect.array], roles.Own | roles.OwnSignal)
         for effect in op.facts.effects
     )
+
+
+def _async(op):
+    """Whether one instruction copies, which neither loads nor stores."""
+    return op.facts.completion == COPY
 
 
 LOADED = "a strong load of the element, by the system"

@@ -87,7 +87,8 @@ def test_every_row_asks_for_something():
     idle = {name for name, op in ALL.items() if rows.wanted(op) <= {rows.NO_LOCAL}}
     assert {OPS[name].base for name in idle} == {
         "my_pe", "n_pes", "pe_accessible", "team_my_pe", "team_n_pes", "team_translate_pe", "flush",
-        "ask_smem", "give_smem", "release_smem", "load_vector", "store_vector",
+        "ask_smem", "give_smem", "release_smem", "load_vector", "store_vector", "copy_async",
+        "copy_async_commit", "copy_async_wait",
     }  # fmt: skip
 
 

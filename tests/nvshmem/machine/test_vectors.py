@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("nvshmem")
 
+from numba import cuda
+
 import gpushmem as shmem
 from gpushmem.ops import OPS
 from gpushmem.ops.roles import LoadAccess
@@ -150,3 +152,36 @@ def test_a_vector_is_one_access(elsewhere):
         )
         ordered = {"acquire": "lis", "release": "lfs"}.get(access.partition(".")[0], "ls")
         assert kinds == ordered, (access, kinds)
+
+
+# --- copies to shared memory
+
+
+def tile(out, x, i):
+    tile, t = cuda.shared.array(1024, "float32", alignment=16), cuda.threadIdx.x
+    shmem.copy_async(tile[4 * t : 4 * t + 4], x[i : i + 4])
+    shmem.copy_async_commit()
+    shmem.copy_async_commit()
+    shmem.copy_async_wait(1)
+    cuda.syncthreads()
+    out[t] = tile[1023 - t]
+
+
+def async_copies():
+    """The opcodes of a kernel that copies to shared memory; those of them that copy or wait."""
+    from gpushmem.backends.nvshmem.compile import compiler
+
+    array = kernels.array_of(kernels.types.float32)
+    argtypes = (array, array, kernels.types.int64)
+    compiled = compiler.compile_kernel(tile, argtypes, {}, compiler.Arch.of("sm_90a"))
+    linked = compiler.link_all([compiled], "cubin").code
+    opcodes = [one.opcode for one in reader.sass(linked)[compiled.entry].code]
+    return opcodes, [one for one in opcodes if one.startswith(("LDGSTS", "LDGDEPBAR", "DEPBAR"))]
+
+
+def test_an_asynchronous_copy_is_one_instruction(elsewhere):
+    """Of each size: which it is turns out when it runs; no data pass through registers."""
+    opcodes, found = elsewhere.submit(async_copies).result()
+    assert sorted(found[:3]) == ["LDGSTS.E", "LDGSTS.E.64", "LDGSTS.E.BYPASS.128"]
+    assert found[3:] == ["LDGDEPBAR", "LDGDEPBAR", "DEPBAR.LE"]
+    assert not any(one.startswith(("LDG.", "STS")) for one in opcodes)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 
@@ -41,6 +42,7 @@ from gpushmem.backends.cpu.operations.access import (
     size_of,
     store_element,
 )
+from gpushmem.backends.cpu.operations.async_copies import piece_of
 from gpushmem.backends.cpu.operations.dynamic_updates import (
     ADD,
     AND,
@@ -64,7 +66,15 @@ from gpushmem.backends.cpu.weak.pending import (
 )
 from gpushmem.backends.cpu.weak.visibility import as_seen, copy_as_seen, forget
 from gpushmem.backends.operation_errors import BAD_SIGNAL_OP, TOO_SMALL
-from gpushmem.native.memory import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
+from gpushmem.native.memory import (
+    copy_bytes,
+    full_fence,
+    i64,
+    intrinsic,
+    libc_free,
+    malloc,
+    release_fence,
+)
 from gpushmem.native.structs import view
 from gpushmem.ops import QP_DEFAULT, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
@@ -89,6 +99,9 @@ __all__ = [
 as_fiber, as_group, as_launch = view(FIBER), view(GROUP), view(LAUNCH)
 SCOPES = THREAD, WARP, BLOCK  # as `pending.commit` numbers them
 ROLLED = 16
+# A copy that a thread has begun, see `enlist`.
+COPY = np.dtype([(name, "i8") for name in ("next", "target", "source", "nbytes")])
+as_copy, COPY_BYTES = view(COPY), COPY.itemsize
 AHEAD = 2  # a group's `acted`: its call has been performed before all threads have arrived
 
 
@@ -480,6 +493,71 @@ def _iput(op: Op) -> Any:
     return iput
 
 
+# --- copies to shared memory: a thread's own list of those that are late, from FIBER.poll on, the
+# last one first; COPY.nbytes is 0 where a group ends. What nobody waits for is never performed.
+
+
+@device
+def enlist(target, source, nbytes):
+    """Put a copy into the calling thread's list, or the end of a group."""
+    fiber = as_fiber(fiber_word())
+    entry = malloc(COPY_BYTES)
+    it = as_copy(entry)
+    it.next, it.target, it.source, it.nbytes = fiber.poll, target, source, nbytes
+    fiber.poll = entry
+
+
+def _copy_async(op: Op) -> Any:
+    def copy_async(dst, src):
+        nbytes = piece_of(dst, src)
+        force(address_of(src), nbytes, 1)
+        if fiber_word() != 0 and roll() & 1 == 0:
+            enlist(address_of(dst), address_of(src), nbytes)
+        else:
+            copy_bytes(address_of(dst), address_of(src), nbytes)
+
+    return copy_async
+
+
+def _copy_async_commit(op: Op) -> Any:
+    def copy_async_commit():
+        if fiber_word() != 0:
+            enlist(0, 0, 0)
+
+    return copy_async_commit
+
+
+@device
+def perform_from(entry):
+    """Perform the copies of a list from one on, and free them."""
+    while entry != 0:
+        it = as_copy(entry)
+        following = it.next
+        copy_bytes(it.target, it.source, it.nbytes)
+        libc_free(entry)
+        entry = following
+
+
+def _copy_async_wait(op: Op) -> Any:
+    def copy_async_wait(n):
+        fiber = fiber_word()
+        before, entry = 0, as_fiber(fiber).poll if fiber != 0 else 0
+        ends = n + 1  # of groups, up to the last one that is waited for
+        while entry != 0 and ends > 0:
+            if as_copy(entry).nbytes == 0:
+                ends -= 1
+            if ends > 0:
+                before, entry = entry, as_copy(entry).next
+        if entry != 0:
+            if before == 0:
+                as_fiber(fiber).poll = 0
+            else:
+                as_copy(before).next = 0
+            perform_from(entry)
+
+    return copy_async_wait
+
+
 # --- order
 
 
@@ -628,7 +706,8 @@ ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
     "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll, "reduce_ll": _reduce_ll,
-    "copy_rows": _copy_rows,
+    "copy_rows": _copy_rows, "copy_async": _copy_async, "copy_async_commit": _copy_async_commit,
+    "copy_async_wait": _copy_async_wait,
     "multimem_reduce": _multimem_reduce, "multimem_store": _multimem_store,
     "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
     "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),

@@ -1,8 +1,9 @@
-"""`load_vector` and `store_vector` in kernels: one instruction of PTX each.
+"""`load_vector`, `store_vector` and `copy_async` in kernels: one instruction of PTX each.
 
 Plain ones are LLVM's, so that the optimiser may move and combine them as any others. Those of an
 order stay where they are, and no access to memory moves across them; so do those of "stream".
-Addresses are generic: the array may be in shared memory.
+Addresses are generic: the array may be in shared memory. Where an asynchronous copy goes is made an
+address of shared memory beside its instruction; how many bytes it has is known when it runs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
+from numba.cuda import cgutils, types
 
-from gpushmem.backends.nvshmem.operations.ordering import KINDS
+from gpushmem.backends.nvshmem.operations.device_calls import Value, data_of, itemsize_of
+from gpushmem.backends.nvshmem.operations.ordering import KINDS, assembly
 from gpushmem.backends.vector_accesses import Access, definitions
 from gpushmem.ops.roles import SCOPES, LoadAccess, StoreAccess
 
-__all__ = ["DEFINITIONS", "instructions"]
+__all__ = ["COMMIT", "COPIES", "DEFINITIONS", "WAIT", "instructions"]
 
 
 def _instruction(access: Access, loads: bool) -> tuple[str, Any]:
@@ -84,4 +87,60 @@ def instructions() -> Iterator[tuple[Access, bool, str]]:
                 yield access, loads, _instruction(access, loads)[0]
 
 
-DEFINITIONS = definitions(load, store)
+# --- copies to shared memory
+
+# Bytes -> the instruction; 16 go past the first-level cache.
+COPIES = {
+    nbytes: "{ .reg .u64 to; cvta.to.shared.u64 to, $0; "
+    f"cp.async.{'cg' if nbytes == 16 else 'ca'}.shared.global [to], [$1], {nbytes}; }}"
+    for nbytes in (16, 8, 4)
+}
+COMMIT, WAIT = "cp.async.commit_group;", "cp.async.wait_group {};"
+NOTHING = ir.FunctionType(ir.VoidType(), [])
+
+
+def copy_async(typingctx: Any, dst: Any, src: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        places = [
+            builder.ptrtoint(data_of(context, builder, Value(typ, arg)), ir.IntType(64))
+            for typ, arg in zip(sig.args, args, strict=True)
+        ]
+        count = context.make_array(src)(context, builder, args[1]).nitems
+        kind = ir.FunctionType(ir.VoidType(), [place.type for place in places])
+        wrong, done = builder.append_basic_block("wrong"), builder.append_basic_block("done")
+        choice = builder.switch(builder.mul(count, count.type(itemsize_of(src))), wrong)
+        for nbytes, text in COPIES.items():
+            block = builder.append_basic_block(f"copy{nbytes}")
+            choice.add_case(count.type(nbytes), block)
+            builder.position_at_end(block)
+            assembly(builder, kind, text, "l,l", *places)
+            builder.branch(done)
+        builder.position_at_end(wrong)
+        trap = cgutils.get_or_insert_function(builder.module, NOTHING, "llvm.trap")
+        builder.call(trap, [])
+        builder.unreachable()
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(dst, src), codegen
+
+
+def copy_async_commit(typingctx: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        assembly(builder, NOTHING, COMMIT, "")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def copy_async_wait(typingctx: Any, n: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        assembly(builder, NOTHING, WAIT.format(n.literal_value), "")
+        return context.get_dummy_value()
+
+    return types.void(n), codegen
+
+
+DEFINITIONS = definitions(load, store) | {
+    f.__name__: f for f in (copy_async, copy_async_commit, copy_async_wait)
+}
