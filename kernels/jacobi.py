@@ -93,6 +93,67 @@ def relax(new, old, weight, first, last, top, bottom):
                 row[x] = mean(old, i, j, x, weight)
 
 
+def by_four_of(deep):
+    """As `relax`, for GPUs: of fields that are `deep` (3-D) or not."""
+
+    @shmem.jit(device=True)
+    def load(old, i, j, x):
+        """What `mean` adds up; an unsigned index is not asked whether it counts from the end."""
+        left, right = old[i, j, x - ONE], old[i, j, x + ONE]
+        if deep:
+            return (
+                left,
+                right,
+                old[i, j - 1, x],
+                old[i, j + 1, x],
+                old[i - 1, j, x],
+                old[i + 1, j, x],
+            )
+        return left, right, old[i - 1, j, x], old[i + 1, j, x]
+
+    @shmem.jit(device=True)
+    def add(cells, weight):
+        """As `mean`."""
+        total = cells[0] + cells[1] + cells[2] + cells[3]
+        if deep:
+            total = total + cells[4] + cells[5]
+        return weight * total
+
+    @shmem.jit(device=True)
+    def by_four(new, old, weight, first, last, top, bottom):
+        """As `relax`: a thread loads for four cells, then stores; then for those that are left."""
+        t, threads = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x)
+        end = np.uint64(new.shape[2] - 1)
+        for i in range(first, last):
+            for j in range(top, bottom):
+                row, x = new[i, j], ONE + t
+                while x + THREE * threads < end:
+                    y, z, w = x + threads, x + TWO * threads, x + THREE * threads
+                    a, b = load(old, i, j, x), load(old, i, j, y)
+                    c, d = load(old, i, j, z), load(old, i, j, w)
+                    row[x], row[y] = add(a, weight), add(b, weight)
+                    row[z], row[w] = add(c, weight), add(d, weight)
+                    x += FOUR * threads
+                while x < end:
+                    row[x] = add(load(old, i, j, x), weight)
+                    x += threads
+
+    return by_four
+
+
+ONE, TWO, THREE, FOUR = (np.uint64(k) for k in range(1, 5))
+flat_by_four, deep_by_four = by_four_of(False), by_four_of(True)
+
+
+@shmem.jit(device=True)
+def relax_by_four(new, old, weight, first, last, top, bottom):
+    """As `relax`, for GPUs, which hide how long loads take only if many are under way."""
+    if old.shape[1] > 1:
+        deep_by_four(new, old, weight, first, last, top, bottom)
+    else:
+        flat_by_four(new, old, weight, first, last, top, bottom)
+
+
 @shmem.jit(device=True)
 def edges(new, old, weight, neighbours, first, last):
     """Compute what others need of a slab: its first and last plane, and the others' rims."""
@@ -112,11 +173,10 @@ def edges(new, old, weight, neighbours, first, last):
 
 
 @shmem.jit(device=True)
-def interior(new, old, weight, neighbours, first, last):
-    """Compute the rest: all other rows, of which the ends may be there already."""
+def inside(new, neighbours, first, last):
+    """Planes and rows of the rest, of which the ends may be there already, as `relax` has them."""
     top, bottom = inner_rows(new)
-    top, bottom = top + (neighbours[2] >= 0), bottom - (neighbours[3] >= 0)
-    relax(new, old, weight, first + 1, last - 1, top, bottom)
+    return first + 1, last - 1, top + (neighbours[2] >= 0), bottom - (neighbours[3] >= 0)
 
 
 @shmem.jit(device=True)
@@ -222,29 +282,37 @@ def swap(u, other, first, last):
                 a[x], b[x] = b[x], a[x]
 
 
-@shmem.jit(collective=True)
-def iterate(
-    u, other, iterations, weight, neighbours, boxes, outgoing, arrived, team, epochs
-):  # fmt: skip
-    """`u`, `other` (nz + 2, ny + 2 or 1, nx + 2): afterwards the last state and that before.
+def iterate_by(relax_inside):
+    """The kernel that computes the interior with a function, `relax` or one like it."""
 
-    `neighbours` (6,) are numbers in the world, or -1; `boxes` (SLOTS, 6, face), `outgoing`
-    (6, face), `arrived` (SLOTS, 6, blocks).
-    """
-    number = begin(epochs)
-    first, last, used = slab(u, cuda.blockIdx.x, cuda.gridDim.x)
-    if first < last:
-        copy_halo(other, u, first, last)
-        old, new = u, other
-        for k in range(iterations):
-            edges(new, old, weight, neighbours, first, last)
-            send(new, number + k, neighbours, boxes, outgoing, arrived, first, last, used)
-            interior(new, old, weight, neighbours, first, last)
-            receive(new, number + k, neighbours, boxes, arrived, first, last, used)
-            old, new = new, old
-        if iterations % 2:
-            swap(u, other, first, last)
-    end_at(epochs, number + iterations - 1)
+    @shmem.jit(collective=True)
+    def iterate(
+        u, other, iterations, weight, neighbours, boxes, outgoing, arrived, team, epochs
+    ):  # fmt: skip
+        """`u`, `other` (nz + 2, ny + 2 or 1, nx + 2): afterwards the last state and that before.
+
+        `neighbours` (6,) are numbers in the world, or -1; `boxes` (SLOTS, 6, face), `outgoing`
+        (6, face), `arrived` (SLOTS, 6, blocks).
+        """
+        number = begin(epochs)
+        first, last, used = slab(u, cuda.blockIdx.x, cuda.gridDim.x)
+        if first < last:
+            copy_halo(other, u, first, last)
+            old, new = u, other
+            for k in range(iterations):
+                edges(new, old, weight, neighbours, first, last)
+                send(new, number + k, neighbours, boxes, outgoing, arrived, first, last, used)
+                relax_inside(new, old, weight, *inside(new, neighbours, first, last))
+                receive(new, number + k, neighbours, boxes, arrived, first, last, used)
+                old, new = new, old
+            if iterations % 2:
+                swap(u, other, first, last)
+        end_at(epochs, number + iterations - 1)
+
+    return iterate
+
+
+iterate, iterate_by_four = iterate_by(relax), iterate_by(relax_by_four)
 
 
 @shmem.jit(collective=True)
@@ -328,6 +396,7 @@ class Jacobi(Plan):
         self.local = self._part(self.my_pe if team else 0)
         self.local_shape = tuple(s.stop - s.start for s in self.local)
         self._weight = self.dtype.type(1 / (2 * ndim))
+        self._kernel = iterate_by_four if self.tuning.multiprocessors else iterate
         self._neighbours = shmem.to_device(np.array(self._find_neighbours(), "int64"))
         self._other = self.sendable(
             shmem.device_array(as_3d(tuple(n + 2 for n in self.local_shape)), self.dtype)
@@ -353,7 +422,7 @@ class Jacobi(Plan):
         if iterations < 1:
             raise shmem.ArgumentError(f"Jacobi: {iterations} iterations, at least 1 is possible")
         self.launch(
-            iterate, stream, self._checked(u), self._other, iterations, self._weight,
+            self._kernel, stream, self._checked(u), self._other, iterations, self._weight,
             self._neighbours, self._boxes, self._outgoing, self._arrived,
         )  # fmt: skip
 

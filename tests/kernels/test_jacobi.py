@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpushmem.kernels.jacobi import Jacobi, cut, reference, smallest_faces
+from gpushmem.kernels.jacobi import Jacobi, cut, iterate_by_four, reference, smallest_faces
 from numba import cuda
 
 import gpushmem as shmem
@@ -11,9 +11,9 @@ from tests.pes import repeated, some_of, whole_warps
 BLOCKS_AND_THREADS = [(n, whole_warps(threads)) for n, threads in ((1, 1), (2, 4), (3, 32))]
 # By the number of PEs, shapes and grids: they do not divide, and have parts of 1 and 2 cells.
 GRIDS = {
-    1: [((5, 7), (1, 1)), ((1, 1), (1, 1)), ((3, 4, 5), (1, 1, 1))],
+    1: [((5, 7), (1, 1)), ((1, 1), (1, 1)), ((5, 4, 21), (1, 1, 1))],
     2: [((5, 7), (2, 1)), ((5, 7), (1, 2)), ((2, 3, 40), (1, 1, 2)), ((4, 3, 2), (1, 2, 1))],
-    3: [((3, 9), (3, 1)), ((9, 4), (1, 3)), ((7, 2, 3), (3, 1, 1))],
+    3: [((15, 19), (3, 1)), ((9, 4), (1, 3)), ((7, 2, 3), (3, 1, 1))],
     4: [((5, 7), (2, 2)), ((2, 2), (2, 2)), ((3, 5, 4), (1, 2, 2)), ((6, 9), (4, 1))],
     5: [((11, 70), (5, 1)), ((2, 5, 3), (1, 5, 1))],
     8: [((5, 9), (2, 4)), ((3, 5, 7), (2, 2, 2))],
@@ -60,6 +60,8 @@ def all_cases(n_pes, few):
         with Jacobi(
             shape=shape, grid=grid, dtype=dtype, periodic=periodic, blocks=blocks, threads=threads
         ) as plan:
+            if blocks == 2:
+                plan._kernel = iterate_by_four  # as on GPUs
             field = reference(some_field(shape, dtype), 0, periodic)
             u = plan.scatter(field)
             at_first = u.numpy()
