@@ -298,7 +298,6 @@ class AllReduce(InPieces):
         super().free()
 
 
-SMALL = 32 << 10  # bytes
 IN_PLACE = "in_place"
 
 
@@ -306,8 +305,8 @@ def suggested(plan: Plan, nbytes: int) -> str:
     """The algorithm for arrays of so many bytes.
 
     Each sends more than the next, and has less to wait for: ll no fences and signals, which on GPUs
-    take as long as `tuning().ll_bytes`; one shot one round of them, two shot two. In the place of
-    two shot `AllReduce` takes two levels where it can (`levels_of`).
+    take as long as `tuning().ll_bytes`; one shot one round of them, up to `one_shot_bytes`; two
+    shot two. In the place of two shot `AllReduce` takes two levels where it can (`levels_of`).
     """
     if plan.reachable and 0 < (plan.n_pes - 1) * nbytes <= plan.tuning.ll_bytes:
         return "ll"
@@ -316,7 +315,8 @@ def suggested(plan: Plan, nbytes: int) -> str:
 
 def in_shots(plan: Plan, nbytes: int) -> str:
     """The algorithm, one shot or two."""
-    return "one_shot" if plan.n_pes <= 2 or nbytes <= SMALL else "two_shot"
+    n, most = plan.n_pes, plan.tuning.one_shot_bytes
+    return "one_shot" if n <= 2 or (n - 1) * nbytes <= most else "two_shot"
 
 
 def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, ...]:

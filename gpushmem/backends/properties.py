@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 __all__ = ["About", "Tuning"]
 
 OF_ALL_REGISTERS = 256  # threads: 65536 registers, 255 for each
+NIC_ONE_SHOT = 224 << 10  # bytes
 FAST_LINKS = 10  # major compute capability: NVLink of 900 GB/s in each direction
 
 Version = Callable[[str], "str | None"]  # of a package; None if it is not installed
@@ -28,6 +29,7 @@ class Tuning:
     `kernel_products`, how many products of two numbers a kernel that multiplies may have to be
     better than the library beside one that sends, None where it always is;
     `ll_bytes`, the data up to which a PE sends what all need to all others by LL, in one call;
+    `one_shot_bytes`, the same in one shot, where two take longer for their fences and signals;
     `block_bytes`, what a block that copies has at least. On GPUs: `multiprocessors` that a PE has
     for itself, and `moving_blocks` of a grid that copies and adds up, at most; else 0.
     Plans use it for what the user does not set.
@@ -40,6 +42,7 @@ class Tuning:
     tile: tuple[int, int]
     product_rows: int
     ll_bytes: int
+    one_shot_bytes: int
     kernel_products: int | None = None
     block_bytes: int = 1
     multiprocessors: int = 0
@@ -62,9 +65,15 @@ class Tuning:
         return replace(self, multiprocessors=multiprocessors, moving_blocks=moving)
 
     def over_a_network(self) -> Tuning:
-        """The same with blocks of whole warps, which operations between nodes need."""
+        """The same with blocks of whole warps, which operations between nodes need.
+
+        And one shot for less: 32 KiB of 8 PEs, since a NIC is slower than NVLink.
+        """
         threads, moving = (-(-n // 32) * 32 for n in (self.threads, self.moving_threads))
-        return replace(self, threads=threads, moving_threads=moving)
+        one_shot = min(self.one_shot_bytes, NIC_ONE_SHOT)
+        return replace(
+            self, threads=threads, moving_threads=moving, one_shot_bytes=one_shot
+        )  # fmt: skip
 
 
 def _nothing() -> list[str]:

@@ -388,9 +388,12 @@ def test_symmetric_arrays_are_summed_in_place(run_pes, n_pes):
 
 def test_small_arrays_go_by_ll_where_that_pays_and_all_can_be_reached():
     def said(nbytes, n_pes=8, reachable=True, ll_bytes=448 << 10):
-        tuning = SimpleNamespace(ll_bytes=ll_bytes)
+        tuning = SimpleNamespace(ll_bytes=ll_bytes, one_shot_bytes=5 << 20)
         return suggested(SimpleNamespace(n_pes=n_pes, reachable=reachable, tuning=tuning), nbytes)
 
-    assert [said(64 << 10), said(65 << 10), said(6 << 10, 72)] == ["ll", "two_shot", "ll"]
+    assert [said(64 << 10), said(65 << 10), said(6 << 10, 72)] == ["ll", "one_shot", "ll"]
     assert [said(448 << 10, 2), said(449 << 10, 2), said(8, 1)] == ["ll", "one_shot", "one_shot"]
     assert [said(8, reachable=False), said(8, ll_bytes=0)] == ["one_shot", "one_shot"]
+    assert [said(731 << 10), said(732 << 10), said(6 << 20, 2)] == [
+        "one_shot", "two_shot", "one_shot"
+    ]  # fmt: skip

@@ -15,6 +15,7 @@ TUNING = Tuning(
     product_rows=0,
     kernel_products=1 << 32,
     ll_bytes=448 << 10,  # NVLink sends that in the 1 us that a fence and a signal take, or less
+    one_shot_bytes=5 << 20,  # and that while two shot fences and waits once more (bench/gpu)
     block_bytes=8 << 10,
 )
 
