@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpushmem.ops.roles import (
     Elements,
     Groups,
-    Loaded,
     LoadAccess,
+    Loaded,
     Place,
     SharedTarget,
     StoreAccess,

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-from gpushmem import kernels as k
 from gpushmem.kernels.all_reduce import SUMMING
 
 import gpushmem as shmem
+from gpushmem import kernels as k
 from gpushmem.backends import nvshmem
 from gpushmem.ops.team import Team
 
