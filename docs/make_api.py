@@ -279,7 +279,8 @@ KERNELS = {
     "Kernels by themselves": ["expert_ffn", "route"],
     "Parts, for kernels of plans": [
         "member", "part_of", "begin", "end", "end_at", "send", "tell", "tell_others", "wait_for",
-        "wait_for_others", "complete", "copy", "sum_in_order", "block_sum", "block_sum32",
+        "wait_for_all", "wait_for_others", "complete", "copy", "sum_in_order", "block_sum",
+        "block_sum32",
     ],
 }  # fmt: skip
 TORCH_HEAD = """# Functions and layers for PyTorch

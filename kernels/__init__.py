@@ -28,6 +28,7 @@ from gpushmem.kernels.parts import (
     tell,
     tell_others,
     wait_for,
+    wait_for_all,
     wait_for_others,
 )
 from gpushmem.kernels.plan import SLOTS, Plan
@@ -37,5 +38,5 @@ __all__ = [
     "Broadcast", "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi",
     "MoE", "Plan", "ReduceScatter", "begin", "block_sum", "block_sum32", "complete", "copy", "end",
     "end_at", "expert_ffn", "member", "part_of", "route", "send", "sum_in_order", "tell",
-    "tell_others", "wait_for", "wait_for_others",
+    "tell_others", "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip

@@ -38,6 +38,7 @@ from gpushmem.kernels.parts import (
     tell,
     tell_others,
     wait_for,
+    wait_for_all,
     wait_for_others,
 )
 from gpushmem.kernels.pieces import most_in_piece, part_size
@@ -48,14 +49,6 @@ import gpushmem as shmem
 __all__ = ["AllReduceBeside", "GatherBeside", "ScatterBeside"]
 
 WARP, KEPT = 32, 16  # threads; arrays whose parts are known
-
-
-@shmem.jit(device=True)
-def wait_for_each(signals, epoch):
-    """Wait until all of `signals` are `epoch`, a thread for each; synchronises the block."""
-    for k in range(cuda.threadIdx.x, signals.size, cuda.blockDim.x):
-        shmem.signal_wait_until(signals[k:], shmem.CMP_EQ, epoch)
-    cuda.syncthreads()
 
 
 @shmem.jit
@@ -99,9 +92,9 @@ def next_shard(k, arrived, taken, sent, team, epochs):
     if k > 1:
         tell(taken[me:], epoch, member(team, (me + k - 1) % n))
     if k < n:
-        wait_for_each(arrived[(me + k) % n], epoch)
+        wait_for_all(arrived[(me + k) % n], epoch)
     else:
-        wait_for_each(sent, epoch)
+        wait_for_all(sent, epoch)
         end(epochs)
 
 

@@ -39,8 +39,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.moe_parts import wait_for_all
-from gpushmem.kernels.parts import begin, end, part_of, wait_for
+from gpushmem.kernels.parts import begin, end, part_of, wait_for, wait_for_all
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 

@@ -40,9 +40,8 @@ from gpushmem.kernels.moe_parts import (
     receive_head,
     send_rows,
     sort_by_expert,
-    wait_for_all,
 )
-from gpushmem.kernels.parts import begin, complete, end, member, tell
+from gpushmem.kernels.parts import begin, complete, end, member, tell, wait_for_all
 from numba import cuda
 from numba.cuda import libdevice
 

@@ -64,11 +64,10 @@ from gpushmem.kernels.moe_parts import (
     send_rows,
     size_of,
     sort_by_expert,
-    wait_for_all,
     widen,
     wire_row,
 )
-from gpushmem.kernels.parts import begin, complete, end, member, wait_for
+from gpushmem.kernels.parts import begin, complete, end, member, wait_for, wait_for_all
 from gpushmem.kernels.plan import Plan
 from numba import cuda
 

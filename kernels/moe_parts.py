@@ -18,7 +18,7 @@ from gpushmem.checks import dtype_name, shown, taking
 
 __all__ = [
     "COUNT", "MASKS", "WIRES", "add_up", "experts_of", "quantise", "receive_head", "route",
-    "send_rows", "size_of", "sort_by_expert", "through_wire", "wait_for_all", "widen", "wire_row",
+    "send_rows", "size_of", "sort_by_expert", "through_wire", "widen", "wire_row",
 ]  # fmt: skip
 
 # A segment's head is one number: the first of its rows on the PE that sent it, and how many.
@@ -249,17 +249,6 @@ def receive_head(arrived, heads, source, local):
     arrived[source, local] = 0
     heads[source, local] = head = np.int64(value) - ARRIVED
     return head
-
-
-@shmem.jit(device=True)
-def wait_for_all(signals, epoch):
-    """Wait until all of `signals` are `epoch`; then all threads of the block see what came.
-
-    A thread waits for some of them, all at the same time.
-    """
-    for k in range(cuda.threadIdx.x, signals.size, cuda.blockDim.x):
-        shmem.signal_wait_until(signals[k:], shmem.CMP_EQ, epoch)
-    cuda.syncthreads()
 
 
 @shmem.jit(device=True)

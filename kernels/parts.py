@@ -14,7 +14,8 @@ import gpushmem as shmem
 
 __all__ = [
     "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "member", "part_of",
-    "send", "sum_before", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_others",
+    "send", "sum_before", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_all",
+    "wait_for_others",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
@@ -133,6 +134,17 @@ def wait_for(signal, epoch):
     """Wait until element 0 of `signal` is `epoch`; then all threads of the block see what came."""
     if cuda.threadIdx.x == 0:
         shmem.signal_wait_until(signal, shmem.CMP_EQ, epoch)
+    cuda.syncthreads()
+
+
+@shmem.jit(device=True)
+def wait_for_all(signals, epoch):
+    """Wait until all of `signals` are `epoch`; then all threads of the block see what came.
+
+    A thread waits for some of them, all at the same time.
+    """
+    for k in range(cuda.threadIdx.x, signals.size, cuda.blockDim.x):
+        shmem.signal_wait_until(signals[k:], shmem.CMP_EQ, epoch)
     cuda.syncthreads()
 
 
