@@ -500,13 +500,14 @@ def test_the_default_stream_waits_for_others_and_they_for_it():
 
 def test_a_nonblocking_stream_and_the_default_stream_do_not_wait_for_each_other():
     device, order, gate = Device(), [], threading.Event()
-    beside, after = device.stream(blocking=False), threading.Event()
+    first, second = threading.Event(), threading.Event()
+    beside = device.stream(blocking=False)
     beside.submit(lambda: gate.wait(10) and order.append("beside"))
-    device.default.submit(lambda: order.append("default") or after.set())
-    assert after.wait(10)
-    device.default.submit(lambda: [after.clear(), gate.wait(10)].clear())
-    device.stream(blocking=False).submit(lambda: order.append("late") or after.set())
-    assert after.wait(10)
+    device.default.submit(lambda: order.append("default") or first.set())
+    assert first.wait(5)
+    device.default.submit(lambda: gate.wait(10) and None)
+    device.stream(blocking=False).submit(lambda: order.append("late") or second.set())
+    assert second.wait(5)
     gate.set()
     device.synchronize()
     assert order == ["default", "late", "beside"]
