@@ -247,7 +247,8 @@ class Gemm(Plan):
         self, m: int, n: int, k: int, dtype: Any, team: Any, *, tile: tuple[int, int] | None,
         method: str | None, products: int, blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
-        name, most = type(self).__name__, shmem.tuning().kernel_products
+        name, tuning = type(self).__name__, shmem.tuning()
+        most = tuning.kernel_products
         by_size = "kernel" if tile or most is None or products <= most else "library"
         self.method = by_size if method is None else method
         if self.method not in METHODS:
@@ -256,7 +257,7 @@ class Gemm(Plan):
             )
         self.moves = self.method == "library"
         self.fills = not self.moves
-        beside = shmem.tuning().blocks if self.moves else None  # the library has the rest
+        beside = tuning.blocks if self.moves else None  # the library has the rest
         super().__init__(team, blocks=blocks, threads=threads, parts=beside)
         self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
         if self.dtype.name not in DTYPES:

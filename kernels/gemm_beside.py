@@ -41,7 +41,7 @@ from gpushmem.kernels.parts import (
     wait_for_all,
     wait_for_others,
 )
-from gpushmem.kernels.pieces import most_in_piece, part_size
+from gpushmem.kernels.pieces import cuts, piece_size
 from numba import cuda
 
 import gpushmem as shmem
@@ -305,8 +305,7 @@ class AllReduceBeside(ScatterBeside):
 
     def __init__(self, plan: Any) -> None:
         super().__init__(plan)
-        part = part_size(self._size, plan.blocks)
-        self._piece = max(1, min(most_in_piece(plan, plan.dtype), part))
+        self._piece = piece_size(plan, self._size, plan.dtype)
         self._boxes = plan.boxes(plan.blocks, self.n, self._piece, dtype=plan.dtype)
         self._signals = plan.signals(plan.blocks, self.n)
         self._pieces = plan.epochs()
@@ -314,9 +313,8 @@ class AllReduceBeside(ScatterBeside):
     @property
     def messages(self) -> int:
         """How many this PE sends in a call."""
-        blocks = range(self.plan.blocks)
-        ends = (part_of(self._size, self.plan.blocks, b) for b in blocks)
-        return super().messages + (self.n - 1) * sum(-(-(v - u) // self._piece) for u, v in ends)
+        pieces = len(list(cuts(self._size, self.plan.blocks, self._piece)))
+        return super().messages + (self.n - 1) * pieces
 
     def _sum(self, a: Any, b: Any, out: Any, stream: Any) -> None:
         plan, whole = self.plan, self.plan.flat(out)

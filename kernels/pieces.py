@@ -11,7 +11,7 @@ from gpushmem.kernels.plan import Plan
 
 import gpushmem as shmem
 
-__all__ = ["InPieces", "most_in_piece", "part_size"]
+__all__ = ["InPieces", "cuts", "most_in_piece", "part_size", "piece_size"]
 
 
 def part_size(size: int, parts: int) -> int:
@@ -22,6 +22,19 @@ def part_size(size: int, parts: int) -> int:
 def most_in_piece(plan: Plan, dtype: Any) -> int:
     """How many elements a piece has at most."""
     return plan.tuning.piece_bytes // int(np.dtype(dtype).itemsize)
+
+
+def piece_size(plan: Plan, size: int, dtype: Any) -> int:
+    """How many elements a piece has, of arrays of so many that are dealt out to the blocks."""
+    return max(1, min(most_in_piece(plan, dtype), part_size(size, plan.blocks)))
+
+
+def cuts(size: int, blocks: int, piece: int) -> Iterator[tuple[int, int]]:
+    """First and last (exclusive) element of each piece, of all blocks."""
+    for b in range(blocks):
+        lower, upper = part_of(size, blocks, b)
+        for first in range(lower, upper, piece):
+            yield first, min(first + piece, upper)
 
 
 class InPieces(Plan):
@@ -40,7 +53,7 @@ class InPieces(Plan):
                 f"{type(self).__name__}: size is {size}; it must be 0 or more"
             )
         self.size, self.dtype = size, np.dtype(dtype)
-        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
+        self.piece = piece_size(self, size, dtype)
 
     @property
     def pieces(self) -> int:
@@ -49,7 +62,4 @@ class InPieces(Plan):
 
     def cuts(self) -> Iterator[tuple[int, int]]:
         """First and last (exclusive) element of each."""
-        for b in range(self.blocks):
-            lower, upper = part_of(self.size, self.blocks, b)
-            for first in range(lower, upper, self.piece):
-                yield first, min(first + self.piece, upper)
+        return cuts(self.size, self.blocks, self.piece)

@@ -201,11 +201,15 @@ def test_what_a_pe_sends(run_pes):
         shmem.init()
         sizes = {"m": 10, "n": 8, "k": 6, "dtype": "float32"}
         sent = [kind(**sizes, tile=(4, 4)).sends() for kind in PLANS.values()]
+        beside = [kind(**sizes, method="library", blocks=2).sends() for kind in PLANS.values()]
         shmem.finalize()
-        return sent
+        return sent, beside
 
+    sent, beside = run_pes(body, 3)[0]
     # 10 rows in 3 tiles; 10 rows of 2 columns of tiles; chunks of 4 rows.
-    assert run_pes(body, 3)[0] == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
+    assert sent == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
+    # From each of 2 blocks; a chunk's 32 sums are one piece.
+    assert beside == [(sent[0][0], 4), (sent[1][0], 4), (sent[2][0], 4 + 2)]
 
 
 @pytest.mark.cpu_backend  # on GPUs CUDA captures
