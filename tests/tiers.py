@@ -289,8 +289,6 @@ SLOW = {
     },
     "launch/test_compile_once.py": {
         "test_every_kind_of_kernel_can_be_taken_over": "",
-        # It crashes behind some thousand other tests of the same process, for a reason not known.
-        "test_a_pe_that_dies_while_it_compiles_holds_up_nobody": "",
     },
     "launch/test_deadlocks.py": {
         "test_a_kernel_that_computes_is_none": "",

@@ -7,6 +7,7 @@ import pytest
 from gpushmem.kernels import AllReduce, AllReduceRMSNorm, Arena
 
 import gpushmem as shmem
+from gpushmem.start.launch import local
 from tests import pes
 from tests.pes import repeated, to_send, whole_warps
 
@@ -17,7 +18,8 @@ PAINT = np.float32(-1e30)
 @pytest.fixture
 def on_nodes(monkeypatch):
     """`on_nodes(n)`: jobs that start from now on are on `n` nodes."""
-    return lambda n: monkeypatch.setattr(pes, "NODES", n)
+    yield lambda n: monkeypatch.setattr(pes, "NODES", n)
+    local.preload(pes.BACKEND)  # what this process compiles is for one node again
 
 
 def parts_of(n, size):

@@ -146,8 +146,7 @@ class CpuBackend:
         """Give the operations their meaning in kernels."""
         observe_kernels()
         weaken_kernels()
-        if n_nodes > 1:
-            hook.separate()
+        hook.separate(n_nodes > 1)
         lowering.install()
 
     def _more_bytes(self, job: Job) -> int:

@@ -44,8 +44,7 @@ class NvshmemCpuBackend(backend.CpuBackend):
     def install(n_nodes: int) -> None:
         observe_kernels()
         weaken_kernels(inside=True)
-        if n_nodes > 1:
-            hook.separate()
+        hook.separate(n_nodes > 1)
         lowering.install()
 
     def _more_bytes(self, job: Job) -> int:

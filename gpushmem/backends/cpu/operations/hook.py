@@ -22,7 +22,7 @@ from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import Op
 from gpushmem.ops.row import UNIT, Effect
 from gpushmem.simt.functions import call_device, device, made_of
-from gpushmem.simt.observe import compiled_with, current, observe
+from gpushmem.simt.observe import compiled_with, observe
 from gpushmem.simt.thread import user_word
 
 __all__ = [
@@ -224,6 +224,10 @@ def watch(of_operations: Observer, of_accesses: Any, on: bool) -> None:
     if of_accesses is None:
         return
     (_of_accesses.append if on else _of_accesses.remove)(of_accesses)
+    _observe()
+
+
+def _observe() -> None:
     seen = _of_accesses[-1] if _of_accesses else None
     observe(nodes.guarded(seen) if is_separated() else seen)
 
@@ -233,15 +237,17 @@ def group_calls(op: Op) -> Any:
     return next((o.group_calls for o in observers_of(op) if o.group_calls is not None), None)
 
 
-def separate() -> None:
-    """Let kernels compiled from now on keep to what PEs on several nodes can do."""
-    if not is_separated():
+def separate(on: bool) -> None:
+    """Let kernels compiled from now on keep to what PEs on several nodes can do, or not."""
+    if on and not is_separated():
         OBSERVERS.insert(0, SEPARATOR)  # before others look at what may be null
-        observe(nodes.guarded(current()))
+    elif is_separated() and not on:
+        OBSERVERS.remove(SEPARATOR)
+    _observe()
 
 
 def is_separated() -> bool:
-    """Whether `separate` has been called."""
+    """Whether they do."""
     return SEPARATOR in OBSERVERS
 
 
