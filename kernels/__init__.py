@@ -10,6 +10,16 @@ from gpushmem.kernels.collectives import AllGather, AllToAll, Broadcast, ReduceS
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from gpushmem.kernels.halo import HaloExchange
 from gpushmem.kernels.jacobi import Jacobi
+from gpushmem.kernels.locks import (
+    mcs_lock,
+    mcs_unlock,
+    pop,
+    push,
+    ticket_lock,
+    ticket_unlock,
+    try_pop,
+    try_push,
+)
 from gpushmem.kernels.moe import MoE, expert_ffn
 from gpushmem.kernels.moe_dispatch import ExpertParallel
 from gpushmem.kernels.moe_parts import route
@@ -32,11 +42,14 @@ from gpushmem.kernels.parts import (
     wait_for_others,
 )
 from gpushmem.kernels.plan import SLOTS, Plan
+from gpushmem.kernels.tasks import NO_TASK, TaskPool, next_task, push_task
 
 __all__ = [
-    "SLOTS", "AllGather", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "AllToAll", "Arena",
-    "Broadcast", "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi",
-    "MoE", "Plan", "ReduceScatter", "begin", "block_sum", "block_sum32", "complete", "copy", "end",
-    "end_at", "expert_ffn", "member", "part_of", "route", "send", "sum_in_order", "tell",
-    "tell_others", "wait_for", "wait_for_all", "wait_for_others",
+    "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "AllToAll",
+    "Arena", "Broadcast", "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange",
+    "Jacobi", "MoE", "Plan", "ReduceScatter", "TaskPool", "begin", "block_sum", "block_sum32",
+    "complete", "copy", "end", "end_at", "expert_ffn", "mcs_lock", "mcs_unlock", "member",
+    "next_task", "part_of", "pop", "push", "push_task", "route", "send", "sum_in_order", "tell",
+    "tell_others", "ticket_lock", "ticket_unlock", "try_pop", "try_push", "wait_for",
+    "wait_for_all", "wait_for_others",
 ]  # fmt: skip
