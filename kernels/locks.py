@@ -129,8 +129,8 @@ def cell_for(words, end, home, waits):
 @shmem.jit(device=True)
 def fill(words, cells, item, at, empty, home):
     """Put an item into a cell, and say so."""
-    full = shmem.put_signal_block
-    full(cells[at - CELLS], item, words[at:], empty + 1, shmem.SIGNAL_SET, home)
+    cell, full = cells[at - CELLS], words[at:]
+    shmem.put_signal_block(cell, item, full, empty + 1, shmem.SIGNAL_SET, home)
 
 
 @shmem.jit(device=True)

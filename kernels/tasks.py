@@ -137,6 +137,7 @@ def from_others(pool, idle, team):
     mine, home, blocks = pool[1 + cuda.blockIdx.x], member(team, 0), pool.shape[0] - 1
     everybody = shmem.team_n_pes(team) * blocks
     me = shmem.team_my_pe(team) * blocks + cuda.blockIdx.x
+    shmem.quiet()  # what this block's tasks have written is visible to all when all are idle
     known = shmem.atomic_fetch_add(idle, 1, home) + 1
     while known != everybody:
         for _ in range(everybody):
@@ -160,8 +161,8 @@ def next_task(pool, team, epoch):
 
     The block's own last one, else the first of another's, of which it takes half: where it has
     found some before it looks first, at first on its own PE. `epoch` is what `begin` says. NO_TASK
-    comes when all blocks of all members have called and have none; the call ends then. All threads
-    call; the block is synchronised.
+    comes when all blocks of all members have called and have none: all that tasks have written is
+    visible then, and the call ends. All threads call; the block is synchronised.
     """
     told = cuda.shared.array(1, np.int64)
     cuda.syncthreads()  # all have read what the call before has told

@@ -20,6 +20,9 @@ ORDERS = re.compile(
 SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
 # Functions of `kernels/` that each run begins with.
 ROOTS = {
+    "locks": {"ticket_lock", "ticket_unlock", "mcs_lock", "mcs_unlock"},
+    "queue": {"push", "pop"},
+    "tasks": {"push_task", "next_task"},
     "arena": {"allocate", "release"},
     "one_shot": {"one_shot", "all_reduce"},
     "two_shot": {"two_shot", "all_reduce"},

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 from gpushmem.kernels import (
+    NO_TASK,
     AllGatherGemm,
     AllReduce,
     AllReduceRMSNorm,
@@ -20,9 +21,21 @@ from gpushmem.kernels import (
     Jacobi,
     MoE,
     ReduceScatter,
+    TaskPool,
+    begin,
+    end,
     expert_ffn,
+    mcs_lock,
+    mcs_unlock,
+    next_task,
+    pop,
+    push,
+    push_task,
     route,
+    ticket_lock,
+    ticket_unlock,
 )
+from numba import cuda
 
 import gpushmem as shmem
 
@@ -176,7 +189,68 @@ def arena():
         arena.release(shmem.TEAM_WORLD, part)
 
 
+@shmem.jit
+def guarded(tickets, words, numbers):
+    """Numbers on the last PE, locked on the first."""
+    last = shmem.n_pes() - 1
+    for _ in range(CALLS):
+        ticket = ticket_lock(tickets, 0)
+        shmem.p(numbers, shmem.g(numbers, last) + 1, last)
+        ticket_unlock(tickets, ticket, 0)
+        mcs_lock(words, 0)
+        shmem.p(numbers[1:], shmem.g(numbers[1:], last) + 1, last)
+        mcs_unlock(words, 0)
+
+
+def locks():
+    tickets, words, numbers = shmem.zeros(2, "uint64"), shmem.zeros(3, "uint64"), shmem.zeros(2)
+    guarded[1, 1](tickets, words, numbers)
+
+
+@shmem.jit
+def exchanged(words, cells, item, out):
+    """Each PE pushes and pops as many items; `item` and `out` are looked at by all threads."""
+    for k in range(CALLS):
+        item[cuda.threadIdx.x] = k
+        cuda.syncthreads()
+        push(words, cells, item, 0)
+        pop(words, cells, out, 0)
+        item[cuda.threadIdx.x] = out[31 - cuda.threadIdx.x]
+        cuda.syncthreads()
+
+
+def queue():
+    words, cells, (item, out) = shmem.zeros(2 + 3, "uint64"), shmem.zeros((3, 32), F4), array(2, 32)
+    exchanged[1, 32](words, cells, item, out)
+
+
+@shmem.jit(collective=True)
+def divided(data, tasks, team, epochs):
+    """Numbers on the first PE: who pushes a task has written its number, who gets it adds to it."""
+    epoch, mine = begin(epochs), 4 * (shmem.my_pe() * cuda.gridDim.x + cuda.blockIdx.x)
+    if cuda.threadIdx.x == 0:
+        for k in range(mine, mine + 4):
+            shmem.p(data[k:], k, 0)
+            push_task(tasks, k)
+    task = next_task(tasks, team, epoch)
+    while task != NO_TASK:
+        if cuda.threadIdx.x == task:
+            shmem.p(data[task:], shmem.g(data[task:], 0) + 1, 0)
+        task = next_task(tasks, team, epoch)
+    end(epochs)
+
+
+def tasks():
+    with TaskPool(places=64, **GPU) as pool:
+        data = shmem.zeros(4 * GPU["blocks"] * shmem.n_pes(), "int64")
+        for _ in range(CALLS):
+            pool(divided, data)
+
+
 RUNS = {
+    "locks": (locks,),
+    "queue": (queue,),
+    "tasks": (tasks,),
     "arena": (arena,),
     "one_shot": (all_reduce, "one_shot"),
     "two_shot": (all_reduce, "two_shot"),
