@@ -935,14 +935,15 @@ def store_vector(array: Array, i: int, value: tuple[Scalar, ...], access: str = 
     cuda::atomic_ref.
     """
 
-def copy_async(dst: Array, src: Array) -> None:
-    """Begin to copy `src` to the first elements of `dst`, from global to shared memory.
+def copy_async(dst: Array, i: int, src: Array, j: int, n: int) -> None:
+    """Begin to copy elements `j` to `j + n` of `src` to `i` and following of `dst`, shared memory.
 
-    One thread's piece of a tile: 4, 8 or 16 bytes, contiguous, of one dtype; both begin at a
-    multiple of that. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in
-    global memory, the PE's own or another one's (`peer_array`). Other arrays raise `ArgumentError`
-    on the cpu backend; on a GPU, sizes and places end the kernel, and other memory is undefined. No
-    register is used, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
+    One thread's piece of a tile: `n` is a literal, of 4, 8 or 16 bytes, and both begin at a
+    multiple of that. Arrays are contiguous, of one dtype; their elements are counted row by row,
+    from 0. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in global memory,
+    the PE's own or another one's (`peer_array`). Other places raise `ArgumentError` on the cpu
+    backend; on a GPU they end the kernel, and other memory is undefined. It is one instruction that
+    uses no register, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
     __pipeline_memcpy_async; PTX ISA: cp.async.
 
     Until `copy_async_wait` do not change `src`, nor read or write `dst`.

@@ -20,6 +20,7 @@ from gpushmem.artifacts.floats import FLOAT8, SMALL
 from gpushmem.backends.codegen import dtype_name
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
+from gpushmem.ops.row import COPY
 
 __all__ = ["check_call", "check_types", "literal_access", "literal_reduction"]
 
@@ -72,6 +73,7 @@ def check_types(op: Op, given: Given) -> None:
     _check_alike(op, [(name, typ) for name, typ in arrays if op.arrays[name].moved])
     for name in op.named(roles.LoadAccess):
         literal_access(op, given.get(name, "weak"))
+    if op.places:
         _check_vector(op, given)
     for name in op.named(roles.Reduction):
         which, dtype = literal_reduction(op, given[name]), given["dst"].dtype
@@ -242,7 +244,7 @@ def _literal(row: Op, role: type[roles.Argument], given: Any) -> str:
 
 # --- several elements at once
 
-VECTORS = (1, 2, 4, 8, 16)  # bytes
+VECTORS, PIECES = (1, 2, 4, 8, 16), (4, 8, 16)  # bytes, of a load or store, and of a copy
 FEW: Any = SMALL[0] | SMALL[1] | SMALL[2]
 
 
@@ -253,15 +255,16 @@ def literal_access(row: Op, access: Any) -> str:
 
 def _check_vector(op: Op, given: Given) -> None:
     """Raise if no instruction moves so many elements."""
-    dtype = given["array"].dtype
+    array = next(iter(op.arrays))
+    dtype, sizes = given[array].dtype, PIECES if op.facts.completion == COPY else VECTORS
     if not isinstance(dtype, types.Number | types.Boolean | FEW):
         raise NumbaTypeError(
-            f"{op.name}: array must be an array of numbers, not of {dtype_name(dtype)}"
+            f"{op.name}: {array} must be an array of numbers, not of {dtype_name(dtype)}"
         )
     n = len(given["value"]) if "value" in given else given["n"].literal_value
     nbytes = n * getattr(dtype, "bitwidth", 8) // 8
-    if nbytes not in VECTORS:
-        *most, last = map(str, VECTORS)
+    if nbytes not in sizes:
+        *most, last = map(str, sizes)
         raise NumbaTypeError(
             f"{op.name}: {n} elements of {dtype_name(dtype)} are {nbytes} bytes; one access has "
             f"{', '.join(most)} or {last}"

@@ -26,8 +26,8 @@ from gpushmem.ops import QP_DEFAULT
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
     TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
     BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW, CUT, TOO_FEW_UNITS,
-    BAD_ROW, NO_WEIGHT, OTHER_ROWS, BAD_PIECE, UNSHARED,
-) = range(2, 45)  # fmt: skip
+    BAD_ROW, NO_WEIGHT, OTHER_ROWS, UNSHARED,
+) = range(2, 44)  # fmt: skip
 
 Text = str | Callable[..., str]
 
@@ -160,7 +160,6 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
         "dst, {1} bytes at {0:#x}, is not in the block's shared memory: give a part of an array of "
         "cuda.shared.array",
     ),
-    BAD_PIECE: (ArgumentError, "src has {0} bytes: a thread copies 4, 8 or 16 at a time"),
     MISPLACED: (
         ArgumentError,
         "smem begins {0} bytes after a multiple of {1}: it must begin at one, as "

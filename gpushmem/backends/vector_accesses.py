@@ -17,7 +17,7 @@ from gpushmem.backends.argument_types import literal_access
 from gpushmem.ops import OPS
 from gpushmem.ops.roles import SCOPES
 
-__all__ = ["Access", "definitions"]
+__all__ = ["Access", "definitions", "place_of"]
 
 I64 = ir.IntType(64)
 
@@ -56,7 +56,7 @@ def definitions(
         result = types.UniTuple(array.dtype, n.literal_value)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            address, itemsize = _place(context, builder, array, args)
+            address, itemsize = place_of(context, builder, array, args)
             how = _access("load_vector", access, result.count * itemsize, itemsize)
             words = _resized(builder, load(builder, address, how), min(8 * itemsize, 64))
             elements, each = [], max(1, itemsize // 8)
@@ -71,7 +71,7 @@ def definitions(
 
     def store_vector(typingctx: Any, array: Any, i: Any, value: Any, access: Any = "weak") -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            address, itemsize = _place(context, builder, array, args)
+            address, itemsize = place_of(context, builder, array, args)
             how = _access("store_vector", access, len(value) * itemsize, itemsize)
             words, unit = [], ir.IntType(min(8 * itemsize, 64))
             for k, typ in enumerate(value):
@@ -93,7 +93,7 @@ def _typed(access: Any) -> Any:
     return types.literal(access) if isinstance(access, str) else access
 
 
-def _place(context: Any, builder: Any, array: Any, args: Any) -> tuple[Any, int]:
+def place_of(context: Any, builder: Any, array: Any, args: Any) -> tuple[Any, int]:
     """The address of element `i` of an array, and the bytes of one."""
     given = context.make_array(array)(context, builder, args[0])
     itemsize = context.get_abi_sizeof(context.get_data_type(array.dtype))

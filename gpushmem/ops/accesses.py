@@ -46,15 +46,16 @@ def store_vector(array: Words, i: Place, value: Vector, access: StoreAccess = "w
     """
 
 
-@declare(reads("src"), writes("dst", "src"), completion=COPY)
-def copy_async(dst: SharedTarget, src: Loaded) -> None:
-    """Begin to copy `src` to the first elements of `dst`, from global to shared memory.
+@declare(reads("src", "n"), writes("dst", "n"), completion=COPY)
+def copy_async(dst: SharedTarget, i: Place, src: Loaded, j: Place, n: VectorSize) -> None:
+    """Begin to copy elements `j` to `j + n` of `src` to `i` and following of `dst`, shared memory.
 
-    One thread's piece of a tile: 4, 8 or 16 bytes, contiguous, of one dtype; both begin at a
-    multiple of that. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in
-    global memory, the PE's own or another one's (`peer_array`). Other arrays raise `ArgumentError`
-    on the cpu backend; on a GPU, sizes and places end the kernel, and other memory is undefined. No
-    register is used, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
+    One thread's piece of a tile: `n` is a literal, of 4, 8 or 16 bytes, and both begin at a
+    multiple of that. Arrays are contiguous, of one dtype; their elements are counted row by row,
+    from 0. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in global memory,
+    the PE's own or another one's (`peer_array`). Other places raise `ArgumentError` on the cpu
+    backend; on a GPU they end the kernel, and other memory is undefined. It is one instruction that
+    uses no register, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
     __pipeline_memcpy_async; PTX ISA: cp.async.
     """
 

@@ -39,8 +39,9 @@ class Effect(NamedTuple):
     pieces and without order; as a SIGNAL, which is set, or added to if the argument `op` says so;
     as an ATOMIC element, which is changed as the operation's name says; or as UNITs, one for each
     4 bytes of the extent, in every row of a matrix (`ops.ll`). `extent` says how much: "0", the
-    element 0; the name of an array, the first elements, as many as that has; "stride", `nelems`
-    elements, `{array}_stride` apart; "parts", as the operation's docstring says.
+    element 0; the name of an array, the first elements, as many as that has; of an integer, so many
+    from the array's `Place` on; "stride", `nelems` elements, `{array}_stride` apart; "parts", as
+    the operation's docstring says.
     """
 
     how: str
@@ -175,6 +176,15 @@ class Op:
     def arrays(self) -> dict[str, type[Array]]:
         """The parameters that are arrays, with their roles."""
         return {name: role for name, role in self.roles.items() if issubclass(role, Array)}
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """The parameters that say at which element an array is meant to begin, behind it."""
+        where = self.named(roles.Place)
+        return {
+            name: after for name, after in zip(self.params, self.params[1:], strict=False)
+            if name in self.arrays and after in where
+        }  # fmt: skip
 
     @cached_property
     def local(self) -> tuple[str, ...]:

@@ -20,12 +20,12 @@ def kernel_of(each, dtype):
         t, threads, block = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x
         mine, n = each * t, each * threads
         first = block * TILES * n + mine
-        shmem.copy_async(tiles[0, mine : mine + each], x[first : first + each])
+        shmem.copy_async(tiles, mine, x, first, each)
         shmem.copy_async_commit()
         for k in range(TILES):
             if k + 1 < TILES:
                 at = first + (k + 1) * n
-                shmem.copy_async(tiles[(k + 1) % 2, mine : mine + each], x[at : at + each])
+                shmem.copy_async(tiles, (k + 1) % 2 * size + mine, x, at, each)
             shmem.copy_async_commit()
             shmem.copy_async_wait(1)
             cuda.syncthreads()
@@ -60,7 +60,7 @@ def test_a_loop_with_two_stages(alone, dtype, each):
 def from_the_right(out, x):
     tile, t = cuda.shared.array(64, "int64", alignment=16), cuda.threadIdx.x
     there = shmem.peer_array(x, (shmem.my_pe() + 1) % shmem.n_pes())
-    shmem.copy_async(tile[2 * t : 2 * t + 2], there[2 * t : 2 * t + 2])
+    shmem.copy_async(tile, 2 * t, there, 2 * t, 2)
     shmem.copy_async_commit()
     shmem.copy_async_wait(0)
     cuda.syncthreads()
@@ -91,11 +91,10 @@ def test_memory_of_another_pe_is_copied(run_pes, n_pes):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        ("tile[0:3], x[0:3]", "src has 12 bytes: a thread copies 4, 8 or 16 at a time"),
-        ("tile[0:2], x[1:3]", "is not aligned to its 8 bytes"),
-        ("tile[2:6], x[0:4]", "is not aligned to its 16 bytes"),
-        ("tile[0:2], x[0:4]", "the target has 2 elements, the source 4"),
-        ("x[4:8], x[0:4]", "dst, 16 bytes at .* is not in the block's shared memory"),
+        ("tile, 0, x, 1, 2", "is not aligned to its 8 bytes"),
+        ("tile, 2, x, 0, 4", "is not aligned to its 16 bytes"),
+        ("tile, 1024, x, 0, 4", "dst, 16 bytes at .* is not in the block's shared memory"),
+        ("x, 4, x, 0, 4", "dst, 16 bytes at .* is not in the block's shared memory"),
     ],
 )
 def test_other_pieces_are_refused(alone, call, text):
@@ -113,13 +112,15 @@ def test_other_pieces_are_refused(alone, call, text):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        ("wait(n)", "n must be an integer from 0 to 8, written in the call, not int64"),
-        ("wait(9)", "n must be an integer from 0 to 8, written in the call, not 9"),
-        ("wait(-1)", "n must be an integer from 0 to 8"),
+        ("_wait(n)", "n must be an integer from 0 to 8, written in the call, not int64"),
+        ("_wait(9)", "n must be an integer from 0 to 8, written in the call, not 9"),
+        ("_wait(-1)", "n must be an integer from 0 to 8"),
+        ("(x, 0, x, 0, n)", "n must be an integer written in the call, not int64"),
+        ("(x, 0, x, 0, 3)", "3 elements of float32 are 12 bytes; one access has 4, 8 or 16"),
     ],
 )
-def test_other_numbers_of_groups_do_not_compile(alone, call, text):
+def test_other_numbers_do_not_compile(alone, call, text):
     scope = {"shmem": shmem}
-    exec(f"def kernel(n):\n    shmem.copy_async_{call}", scope)
-    with pytest.raises(Exception, match=f"copy_async_wait: .*{text}"):
-        shmem.jit(scope["kernel"])[1, 1](4)
+    exec(f"def kernel(x, n):\n    shmem.copy_async{call}", scope)
+    with pytest.raises(Exception, match=f"copy_async.*: .*{text}"):
+        shmem.jit(scope["kernel"])[1, 1](shmem.zeros(8, "float32"), 4)

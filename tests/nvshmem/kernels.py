@@ -29,6 +29,7 @@ INTS = [
     "number",
     "flag",
     "i",
+    "j",
 ]
 UNITS = RemoteUnits, OwnUnits
 WRITTEN = {"name": '"a"', "n": "1", "access": '"relaxed.sys"'}  # literals
@@ -51,7 +52,7 @@ COMPILERS = (
     ),
 )
 # A value that is no array; tuples; a literal.
-NOT_BY_MLIR = ("multicast_array", "load_vector", "store_vector", "copy_async_wait")
+NOT_BY_MLIR = ("multicast_array", "load_vector", "store_vector", "copy_async", "copy_async_wait")
 
 
 def array_of(dtype):
@@ -83,17 +84,19 @@ def dtypes_of(op, which=None):
 def kernel_of(op, dtype="", which=None, timeout=False):
     """A kernel that calls the row, and the types of its arguments."""
     element = dtype_of(dtype) if dtype else None
-    taken = {}
+    taken, written = {}, dict(WRITTEN)
+    if op.base == "copy_async":  # 4 bytes or more
+        written["n"] = str(max(1, 32 // getattr(element, "bitwidth", 8)))
     for name in op.params:
-        if name in WRITTEN or (name == "op" and which is not None):
+        if name in written or (name == "op" and which is not None):
             continue
         if name == "timeout_ns" and not timeout:
             continue
         taken[name] = _type(op, name, element)
     given = [
-        repr(which) if n == "op" and which else WRITTEN.get(n, n)
+        repr(which) if n == "op" and which else written.get(n, n)
         for n in op.params
-        if n in taken or n in ("op", *WRITTEN)
+        if n in taken or n in ("op", *written)
     ]
     out = ""
     if op.result() is not None:

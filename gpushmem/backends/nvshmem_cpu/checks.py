@@ -195,9 +195,7 @@ def check_given(call: hook.Call) -> None:
 def _check_vector(call: hook.Call) -> None:
     given, item = call.argtypes, call.itemsize("array")
     n = len(given["value"]) if "value" in given else given["n"].literal_value
-    offset = call.builder.mul(call.integer("i"), item)
-    address = call.builder.add(call.address("array"), offset)
-    call.run(check_aligned, address, call.builder.mul(item, i64(n)))
+    call.run(check_aligned, call.address("array"), call.builder.mul(item, i64(n)))
 
 
 def _check_copy(call: hook.Call) -> None:
@@ -207,7 +205,6 @@ def _check_copy(call: hook.Call) -> None:
         "get",
         "put_signal",
         "copy",
-        "copy_async",
         "reduce_local",
         "multimem_reduce",
         "multimem_store",
@@ -215,9 +212,10 @@ def _check_copy(call: hook.Call) -> None:
         counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[base == "get"]]
         addresses = [call.address(name) for name in ("dst", "src")]
         call.run(check_sizes, *counts, *addresses)
-        if base == "copy_async":
-            nbytes = call.builder.mul(counts[1], call.itemsize("src"))
-            call.run(check_piece, *addresses, nbytes)
+    elif base == "copy_async":
+        addresses = [call.address(name) for name in ("dst", "src")]
+        nbytes = call.builder.mul(call.integer("n"), call.itemsize("src"))
+        call.run(check_piece, *addresses, nbytes)
     elif base in ("iput", "iget"):
         _check_strides(call, call.integer("nelems"))
 

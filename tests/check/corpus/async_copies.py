@@ -19,7 +19,7 @@ def barrier_without_a_wait(pes=1):
     @shmem.jit
     def kernel(x, out):
         tile, t = cuda.shared.array(4 * 32, "float32", alignment=16), cuda.threadIdx.x
-        shmem.copy_async(tile[4 * t : 4 * t + 4], x[4 * t : 4 * t + 4])  # <- 1
+        shmem.copy_async(tile, 4 * t, x, 4 * t, 4)  # <- 1
         shmem.copy_async_commit()
         if FIXED:
             shmem.copy_async_wait(0)
@@ -37,12 +37,12 @@ def last_tile_is_not_waited_for(pes=1):
     @shmem.jit
     def kernel(x, out):
         tile, t, s = cuda.shared.array((2, N), "float64"), cuda.threadIdx.x, 0.0
-        shmem.copy_async(tile[0, t : t + 1], x[t : t + 1])  # <- 3
+        shmem.copy_async(tile, t, x, t, 1)  # <- 3
         shmem.copy_async_commit()
         for k in range(TILES):
             if k + 1 < TILES:
                 n = (k + 1) * N + t
-                shmem.copy_async(tile[(k + 1) % 2, t : t + 1], x[n : n + 1])  # <- 1
+                shmem.copy_async(tile, (k + 1) % 2 * N + t, x, n, 1)  # <- 1
                 shmem.copy_async_commit()
             elif FIXED:
                 shmem.copy_async_commit()
@@ -61,7 +61,7 @@ def source_changed_before_the_wait(pes=1):
     @shmem.jit
     def kernel(x, out):
         tile, t = cuda.shared.array(N, "int64"), cuda.threadIdx.x
-        shmem.copy_async(tile[t : t + 1], x[t : t + 1])  # <- 1
+        shmem.copy_async(tile, t, x, t, 1)  # <- 1
         if FIXED:
             shmem.copy_async_commit()
         shmem.copy_async_wait(0)

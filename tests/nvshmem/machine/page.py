@@ -43,8 +43,9 @@ store, which for the latter is one of the switch where there is one (`STG.E.128.
 `multimem.st`). `reduce_rows_block`, `reduce_local_block` and `sum_rows_block` have four or more
 before they use the first, for all dtypes of 2 to 8 bytes. `reduce_ll_block` has two loads
 (`LDG.E.128.STRONG.SYS`) for each of up to eight rows before it looks at a flag, and neither it nor
-`put_ll_block` has a fence. None of them has memory on the stack; a test looks
-(`tests/nvshmem/machine/test_vectors.py`). With 512 threads on a multiprocessor that is 32 KB in
+`put_ll_block` has a fence. `multimem_reduce_block` has four of the switch (`LDGMC`) before it
+stores. None of them has memory on the stack; a test looks
+(`tests/nvshmem/machine/test_vectors.py`). With 256 threads on a multiprocessor a copy has 32 KB in
 flight; by Little's law an H100 needs 15 KB for its HBM (3.35 TB/s, 0.6 us, 132 multiprocessors).
 Both figures are computed, not measured.
 
@@ -55,9 +56,8 @@ Both figures are computed, not measured.
 "relaxed". "acquire" is followed by `CCTL.IVALL`, "release" comes after a `MEMBAR` of its scope. The
 same test looks.
 
-`copy_async` is a `LDGSTS.E`, `LDGSTS.E.64` or `LDGSTS.E.BYPASS.128` for 4, 8 or 16 bytes, with
-compares of the size before; no data pass through registers. `copy_async_commit` is `LDGDEPBAR`,
-`copy_async_wait` `DEPBAR.LE`.
+`copy_async` is a `LDGSTS.E`, `LDGSTS.E.64` or `LDGSTS.E.BYPASS.128` for 4, 8 or 16 bytes; no data
+pass through registers. `copy_async_commit` is `LDGDEPBAR`, `copy_async_wait` `DEPBAR.LE`.
 
 ## Rows
 

@@ -95,6 +95,21 @@ def test_what_all_members_get_is_stored_by_the_switch_where_there_is_one(elsewhe
         assert {text.rpartition(".global.")[2] for text in found} == {words, ends}
 
 
+def combined_by_the_switch():
+    """The instructions of `multimem_reduce_block`."""
+    return built("float16", ("multimem_reduce_block",))["multimem_reduce_block"]
+
+
+def test_the_switch_has_four_words_under_way(elsewhere):
+    code = elsewhere.submit(combined_by_the_switch).result()
+    words = [one for one in code if one.kind in (LOAD, STORE) and one.width == 16]
+    kinds = "".join(
+        "s" if one.kind == STORE else "m" if one.opcode.startswith("LDGMC") else "l"
+        for one in words
+    )  # fmt: skip
+    assert "mmmmssss" in kinds, kinds
+
+
 # --- vectors that one thread accesses
 
 ACCESSES = {  # access -> what is in the opcodes of its loads and stores
@@ -159,7 +174,9 @@ def test_a_vector_is_one_access(elsewhere):
 
 def tile(out, x, i):
     tile, t = cuda.shared.array(1024, "float32", alignment=16), cuda.threadIdx.x
-    shmem.copy_async(tile[4 * t : 4 * t + 4], x[i : i + 4])
+    shmem.copy_async(tile, 4 * t, x, i, 4)
+    shmem.copy_async(tile, 2 * t, x, i, 2)
+    shmem.copy_async(tile, t, x, i, 1)
     shmem.copy_async_commit()
     shmem.copy_async_commit()
     shmem.copy_async_wait(1)
@@ -180,8 +197,9 @@ def async_copies():
 
 
 def test_an_asynchronous_copy_is_one_instruction(elsewhere):
-    """Of each size: which it is turns out when it runs; no data pass through registers."""
+    """Of each size; no data pass through registers, and nothing is asked when it runs."""
     opcodes, found = elsewhere.submit(async_copies).result()
-    assert sorted(found[:3]) == ["LDGSTS.E", "LDGSTS.E.64", "LDGSTS.E.BYPASS.128"]
+    assert found[:3] == ["LDGSTS.E.BYPASS.128", "LDGSTS.E.64", "LDGSTS.E"]
     assert found[3:] == ["LDGDEPBAR", "LDGDEPBAR", "DEPBAR.LE"]
+    assert not any(one.startswith("BPT") for one in opcodes)
     assert not any(one.startswith(("LDG.", "STS")) for one in opcodes)

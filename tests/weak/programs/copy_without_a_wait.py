@@ -15,7 +15,7 @@ def kernel(x, late):
     tile[0, t] = tile[1, t] = -1
     for k in range(TILES):
         one = tile[k % 2]
-        shmem.copy_async(one[t : t + 1], x[k * N + t : k * N + t + 1])
+        shmem.copy_async(one, t, x, k * N + t, 1)
         shmem.copy_async_commit()
         if FIXED:
             shmem.copy_async_wait(0)

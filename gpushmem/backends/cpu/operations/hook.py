@@ -66,8 +66,12 @@ class Call(NamedTuple):
         return self.context.cast(self.builder, self.values[name], self.argtypes[name], types.intp)
 
     def address(self, name: str) -> ir.Value:
-        """The address of an array."""
-        return self.builder.ptrtoint(self._array(name).data, i64)
+        """The address of an array, or of the element of its `Place`."""
+        start = self.builder.ptrtoint(self._array(name).data, i64)
+        if name not in self.op.places:
+            return start
+        place = self.integer(self.op.places[name])
+        return self.builder.add(start, self.builder.mul(place, self.itemsize(name)))
 
     def offset(self, name: str) -> ir.Value:
         """Where a symmetric array is on the heap."""
@@ -92,6 +96,8 @@ class Call(NamedTuple):
             count = self.run(reach, *words, returns=types.intp)
         elif effect.kind == UNIT:
             count = self.units(effect)
+        elif effect.extent not in self.op.arrays:
+            count = self.integer(effect.extent)
         else:
             count = self._array(effect.extent).nitems
         return self.builder.mul(count, self._array(effect.array).itemsize)

@@ -508,13 +508,13 @@ def enlist(target, source, nbytes):
 
 
 def _copy_async(op: Op) -> Any:
-    def copy_async(dst, src):
-        nbytes = piece_of(dst, src)
-        force(address_of(src), nbytes, 1)
+    def copy_async(dst, i, src, j, n):
+        target, source, nbytes = piece_of(dst, i, src, j, n)
+        force(source, nbytes, 1)
         if fiber_word() != 0 and roll() & 1 == 0:
-            enlist(address_of(dst), address_of(src), nbytes)
+            enlist(target, source, nbytes)
         else:
-            copy_bytes(address_of(dst), address_of(src), nbytes)
+            copy_bytes(target, source, nbytes)
 
     return copy_async
 

@@ -3,7 +3,7 @@
 Plain ones are LLVM's, so that the optimiser may move and combine them as any others. Those of an
 order stay where they are, and no access to memory moves across them; so do those of "stream".
 Addresses are generic: the array may be in shared memory. Where an asynchronous copy goes is made an
-address of shared memory beside its instruction; how many bytes it has is known when it runs.
+address of shared memory beside its instruction.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import types
 
-from gpushmem.backends.nvshmem.operations.device_calls import Value, data_of, itemsize_of
+from gpushmem.backends.nvshmem.operations.device_calls import itemsize_of
 from gpushmem.backends.nvshmem.operations.ordering import KINDS, assembly
-from gpushmem.backends.vector_accesses import Access, definitions
+from gpushmem.backends.vector_accesses import Access, definitions, place_of
 from gpushmem.ops.roles import SCOPES, LoadAccess, StoreAccess
 
 __all__ = ["COMMIT", "COPIES", "DEFINITIONS", "WAIT", "instructions"]
@@ -99,30 +99,17 @@ COMMIT, WAIT = "cp.async.commit_group;", "cp.async.wait_group {};"
 NOTHING = ir.FunctionType(ir.VoidType(), [])
 
 
-def copy_async(typingctx: Any, dst: Any, src: Any) -> Any:
+def copy_async(typingctx: Any, dst: Any, i: Any, src: Any, j: Any, n: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         places = [
-            builder.ptrtoint(data_of(context, builder, Value(typ, arg)), ir.IntType(64))
-            for typ, arg in zip(sig.args, args, strict=True)
+            place_of(context, builder, array, args[k:])[0] for k, array in ((0, dst), (2, src))
         ]
-        count = context.make_array(src)(context, builder, args[1]).nitems
         kind = ir.FunctionType(ir.VoidType(), [place.type for place in places])
-        wrong, done = builder.append_basic_block("wrong"), builder.append_basic_block("done")
-        choice = builder.switch(builder.mul(count, count.type(itemsize_of(src))), wrong)
-        for nbytes, text in COPIES.items():
-            block = builder.append_basic_block(f"copy{nbytes}")
-            choice.add_case(count.type(nbytes), block)
-            builder.position_at_end(block)
-            assembly(builder, kind, text, "l,l", *places)
-            builder.branch(done)
-        builder.position_at_end(wrong)
-        trap = cgutils.get_or_insert_function(builder.module, NOTHING, "llvm.trap")
-        builder.call(trap, [])
-        builder.unreachable()
-        builder.position_at_end(done)
+        nbytes = n.literal_value * itemsize_of(src)
+        assembly(builder, kind, COPIES[nbytes], "l,l", *places)
         return context.get_dummy_value()
 
-    return types.void(dst, src), codegen
+    return types.void(dst, types.intp, src, types.intp, n), codegen
 
 
 def copy_async_commit(typingctx: Any) -> Any:
