@@ -71,12 +71,14 @@ from gpushmem.kernels.parts import (
     member,
     part_of,
     send,
+    signal_others,
     sum_in_order,
+    tell,
     tell_others,
     wait_for,
     wait_for_others,
 )
-from gpushmem.kernels.pieces import InPieces, part_size
+from gpushmem.kernels.pieces import InPieces, part_size, piece_size
 from gpushmem.kernels.plan import SLOTS, Plan
 from gpushmem.kernels.two_level import levels_of
 from numba import cuda
@@ -113,13 +115,12 @@ def sum_my_part(mine, boxes, signals, near, team, epoch):
 
 @shmem.jit(device=True)
 def take_sums(mine, sums, signals, team, epoch):
-    """The end of two shot: copy what the others have summed to `mine`."""
+    """The end of two shot: copy what the others have summed, before my part and behind it."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    for k in range(1, n):
-        other = (me + k) % n
-        first, last = part_of(mine.size, n, other)
-        wait_for(signals[other:], epoch)
-        shmem.copy_block(mine[first:last], sums[first:last])
+    first, last = part_of(mine.size, n, me)
+    wait_for_others(signals, epoch, team)
+    shmem.copy_block(mine[:first], sums[:first])
+    shmem.copy_block(mine[last:], sums[last : mine.size])
 
 
 @shmem.jit(device=True)
@@ -142,7 +143,7 @@ def multicast(mine, boxes, signals, sums, summed, near, team, epoch):
     loaded = boxes[0][: mine.size]
     shmem.copy_block(loaded, mine)
     complete()
-    tell_others(signals[me:], epoch, team, near)
+    signal_others(signals[me:], epoch, team)
     wait_for_others(signals, epoch, team)
     first, last = part_of(mine.size, n, me)
     shmem.multimem_reduce_block(mine[first:last], loaded[first:last], team, "sum")
@@ -153,14 +154,20 @@ def multicast(mine, boxes, signals, sums, summed, near, team, epoch):
 
 @shmem.jit(device=True)
 def ring(mine, boxes, signals, sums, summed, near, team, epoch):
-    """As `one_shot`; `boxes` (steps, part), `signals` (steps,)."""
+    """As `one_shot`; `boxes` (n, part), `signals` (steps,).
+
+    A box is used again n steps later. What has come by then left the right PE n - 1 steps ago: it
+    had read the box before.
+    """
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     right = member(team, (me + 1) % n)
     for step in range(2 * (n - 1)):
         # The chunk to pass on is the one that came in the step before.
         first, last = part_of(mine.size, n, (me - step) % n)
-        box, signal, outgoing = boxes[step], signals[step:], mine[first:last]
-        shmem.put_signal_block(box, outgoing, signal, epoch, shmem.SIGNAL_SET, right)
+        box, signal, outgoing = boxes[step % n], signals[step:], mine[first:last]
+        send(box, outgoing, signal, epoch, right, near)
+        if near:
+            tell(signal, epoch, right)
         wait_for(signal, epoch)
         first, last = part_of(mine.size, n, (me - step - 1) % n)
         if step < n - 1:
@@ -246,6 +253,8 @@ class AllReduce(InPieces):
         super().__init__(size, dtype, team, blocks, threads)
         nbytes = size * self.dtype.itemsize
         self.algorithm = algorithm or (suggested if wire is None else in_shots)(self, nbytes)
+        if self.algorithm == "ring":  # what is sent, and waited for, is a part of a piece
+            self.piece = piece_size(self, size, dtype, self.n_pes)
         self._workspace: tuple[Any, ...] = ()
         self.wire, self._levels = wire, None
         kernels = {IN_PLACE: in_place, **ALGORITHMS} if wire is None else WIRED
@@ -330,14 +339,13 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
         check_reachable(plan, algorithm)
     n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
     shapes = {
-        "one_shot": (n, piece), "ring": (max(1, 2 * (n - 1)), part), "multicast": (1, piece),
-        "ll": (n, units_for(piece, dtype)),
+        "one_shot": (n, piece), "multicast": (1, piece), "ll": (n, units_for(piece, dtype)),
     }  # fmt: skip
     shape = shapes.get(algorithm, (n, part))
     boxed = "uint64" if algorithm == "ll" else dtype
     sums = piece if algorithm in ("two_shot", "multicast") else 0
     return (
-        plan.boxes(blocks, *shape, dtype=boxed), plan.signals(blocks, max(n, shape[0])),
+        plan.boxes(blocks, *shape, dtype=boxed), plan.signals(blocks, 2 * n),
         plan.boxes(blocks, sums, dtype=dtype), plan.signals(blocks, n), plan.reachable,
     )  # fmt: skip
 

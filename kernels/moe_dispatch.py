@@ -18,8 +18,8 @@ place of every row follows from the sender's choices alone. Two forms of dispatc
     throughput   the heads go ahead; rows are packed per PE and sent as one message, or one per
                  block of the kernel, with a signal, and sorted by expert where they arrive.
 
-In combine a segment goes back as it is, one put with a signal, to rows that its head has named: the
-sorted order of the owner's pairs. The owner adds up its rows in the order of its choices, so the
+In combine a segment goes back as it is, with a signal, to rows that its head has named: the sorted
+order of the owner's pairs. The owner adds up its rows in the order of its choices, so the
 result has the same bits whatever came first, and whichever the form.
 
 What a PE sends, for t tokens of h bytes on the wire and H bytes in their dtype, if experts are
@@ -186,22 +186,35 @@ def dispatch_throughput(
 
 @shmem.jit(collective=True)
 def combine(
-    y, weights, out, n_experts, position, starts, heads, returned, back, phases, team, epochs
+    y, weights, out, n_experts, position, starts, heads, returned, back, near, phases, team, epochs
 ):  # fmt: skip
-    """`y` (rows, H) as received, `returned` (pairs, H), `back` (n * experts a PE,)."""
+    """`y` (rows, H) as received, `returned` (pairs, H), `back` (n * experts a PE,).
+
+    Where all members are `near`, a block tells of all that it has stored at the end, after one
+    fence, a thread for each segment.
+    """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    b, share = cuda.blockIdx.x, heads.shape[1]
+    b, share, blocks = cuda.blockIdx.x, heads.shape[1], cuda.gridDim.x
     mine = experts_of(me, n_experts, share)
     if phases & SEND:
-        for k in range(b, n * mine, cuda.gridDim.x):
+        for k in range(b, n * mine, blocks):
             source, local = (me + 1 + k // mine) % n, k % mine
             to, count = heads[source, local] >> 32, heads[source, local] & COUNT
-            rows = y[starts[b, local, source] :][:count]
-            cuda.syncthreads()  # who gets the signal may write the next head: all have read this
-            shmem.put_signal_nbi_block(
-                returned[to : to + count], rows, back[me * share + local :], epoch,
-                shmem.SIGNAL_SET, member(team, source),
-            )  # fmt: skip
+            place, rows = returned[to : to + count], y[starts[b, local, source] :][:count]
+            pe, signal = member(team, source), back[me * share + local :]
+            if near:
+                shmem.copy_block(shmem.peer_array(place, pe), rows)
+            else:
+                cuda.syncthreads()  # who gets the signal may write the next head: all read this
+                shmem.put_signal_nbi_block(place, rows, signal, epoch, shmem.SIGNAL_SET, pe)
+        if near:
+            cuda.syncthreads()  # all have stored, and read the heads
+            first = b + cuda.threadIdx.x * blocks
+            if first < n * mine:
+                shmem.fence()
+            for k in range(first, n * mine, cuda.blockDim.x * blocks):
+                signal, pe = back[me * share + k % mine :], member(team, (me + 1 + k // mine) % n)
+                shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, pe)
     if phases & RECEIVE:
         wait_for_all(back[:n_experts], epoch)
         add_up(out, weights, returned, position[b])
@@ -415,7 +428,7 @@ class ExpertParallel(Dispatch):
         self.expect("y", y, tuple(self.received.rows.shape), self.dtype)
         hook = self._exchange(
             return_hook, stream, combine, y, weights, out, self.experts, self._position,
-            self._starts, self._heads, self._returned, self._back,
+            self._starts, self._heads, self._returned, self._back, self.reachable,
         )  # fmt: skip
         self._under_way = None
         return hook

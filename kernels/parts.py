@@ -14,8 +14,8 @@ import gpushmem as shmem
 
 __all__ = [
     "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "member", "part_of",
-    "send", "sum_before", "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_all",
-    "wait_for_others",
+    "send", "signal_others", "sum_before", "sum_in_order", "tell", "tell_others", "wait_for",
+    "wait_for_all", "wait_for_others",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
@@ -161,10 +161,11 @@ def tell(signal, epoch, pe):
 def send(box, src, signal, epoch, pe, near):
     """Send `src` to `box` on `pe`; `src` may be changed then. Not `near`: with its signal.
 
-    Where all members are `near`, `tell_others` follows: one fence for all, not one for each.
+    Where all members are `near`, data are stored, and `tell_others` or `tell` follows: one fence
+    for all, not one for each.
     """
     if near:
-        shmem.put_block(box, src, pe)
+        shmem.copy_block(shmem.peer_array(box, pe), src)
     else:
         shmem.put_signal_block(box, src, signal, epoch, shmem.SIGNAL_SET, pe)
 
@@ -177,11 +178,17 @@ def tell_others(signal, epoch, team, near):
     """
     if near:
         cuda.syncthreads()
-        me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-        if cuda.threadIdx.x < n - 1:
+        if cuda.threadIdx.x < shmem.team_n_pes(team) - 1:
             shmem.fence()
-        for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
-            shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, member(team, (me + k) % n))
+        signal_others(signal, epoch, team)
+
+
+@shmem.jit(device=True)
+def signal_others(signal, epoch, team):
+    """Set element 0 of `signal` on all other members; after `complete` they need no fence."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
+        shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, member(team, (me + k) % n))
 
 
 @shmem.jit(device=True)

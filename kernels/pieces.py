@@ -24,9 +24,12 @@ def most_in_piece(plan: Plan, dtype: Any) -> int:
     return plan.tuning.piece_bytes // int(np.dtype(dtype).itemsize)
 
 
-def piece_size(plan: Plan, size: int, dtype: Any) -> int:
-    """How many elements a piece has, of arrays of so many that are dealt out to the blocks."""
-    return max(1, min(most_in_piece(plan, dtype), part_size(size, plan.blocks)))
+def piece_size(plan: Plan, size: int, dtype: Any, parts: int = 1) -> int:
+    """How many elements a piece has, of arrays of so many that are dealt out to the blocks.
+
+    `parts`: into how many it is cut, each of which is sent on its own.
+    """
+    return max(1, min(parts * most_in_piece(plan, dtype), part_size(size, plan.blocks)))
 
 
 def cuts(size: int, blocks: int, piece: int) -> Iterator[tuple[int, int]]:

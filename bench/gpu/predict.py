@@ -38,8 +38,9 @@ from tests.nvshmem.machine import loops, plans, reader
 RESULT = Path(__file__).parents[1] / "results/predictions.json"
 PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
 FETCH = "fetch"  # elements of a product, to shared memory
-FLAG, LOOK = "flag", "look"  # LL: data with flags, there and back
-LL = {FLAG: 8, LOOK: 256}  # bytes under way: see test_vectors.py
+FLAG, LOOK, SWITCH = "flag", "look", "switch"  # LL: data with flags, there and back; multimem
+KNOWN = {FLAG: 16, LOOK: 256, SWITCH: 64}  # bytes under way: see test_vectors.py
+FOURS = "fours"  # of two arrays, or twice of one: see test_kernels.py
 HBM, L2, FAR = "hbm trip", "l2 trip", "far trip"  # where it loads from
 N, OTHERS = plans.N_PES, plans.N_PES - 1
 
@@ -74,25 +75,25 @@ class Work(NamedTuple):
 
 
 def one_shot(b):
-    first, others = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1)
+    first, others = Pass(COPY, b, HBM), Pass(COPY, b, L2, OTHERS - 1)
     return (first, others, Pass(COPY, b), Pass(SUM, N * b)), 1, 1, 1
 
 
 def two_shot(b):
     p = b / N
-    there = Pass(PUT, p, HBM, OTHERS), Pass(COPY, p, HBM), Pass(SUM, b)
-    return (*there, Pass(PUT, p, L2, OTHERS), Pass(COPY, p, L2, OTHERS)), 2, 2, 1 + OTHERS
+    there = Pass(COPY, p, HBM, OTHERS), Pass(COPY, p, HBM), Pass(SUM, b)
+    return (*there, Pass(COPY, p, L2, OTHERS), Pass(COPY, b / 2, L2, 2)), 2, 2, 2
 
 
 def multicast(b):
     p = b / N
-    there = Pass(COPY, b, HBM), Pass(SUM, p, FAR), Pass(ELEMENTS, p)
-    return (*there, Pass(COPY, p, L2, OTHERS)), 3, 2, 1 + OTHERS
+    there = Pass(COPY, b, HBM), Pass(SWITCH, p, FAR), Pass(COPY, p)
+    return (*there, Pass(COPY, b / 2, L2, 2)), 2, 2, 2
 
 
 def ring(b):
     steps, p = 2 * OTHERS, b / N
-    passes = Pass(PUT, p, HBM, steps), Pass(SUM, 2 * p, L2, OTHERS), Pass(COPY, p, L2, OTHERS)
+    passes = Pass(COPY, p, HBM, steps), Pass(SUM, 2 * p, L2, OTHERS), Pass(COPY, p, L2, OTHERS)
     return passes, steps, steps, steps
 
 
@@ -129,33 +130,33 @@ def all_reduce(plan):
 def norm(plan):
     tokens, row = plan.shape[0], plan.shape[1] * plan.dtype.itemsize
     b, pieces = plan.rows * row, ceil(ceil(tokens / plan.rows) / plan.blocks)
-    more = Pass(SUM, 2 * b, HBM), Pass(ELEMENTS, b), Pass(ELEMENTS, 2 * b)
+    more = Pass(SUM, 2 * b, HBM), Pass(FOURS, 2 * b, L2, 2)
     return summed(plan, tokens * row, b, pieces, 5, more)
 
 
 def gather(plan):
     part, b, pieces = in_pieces(plan)
-    puts = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1)
-    passes = *puts, Pass(COPY, b), Pass(COPY, b, L2, OTHERS)
+    stores = Pass(COPY, b, HBM), Pass(COPY, b, L2, OTHERS - 1)
+    passes = *stores, Pass(COPY, b), Pass(COPY, b, L2, OTHERS)
     return Work(OTHERS * part, (1 + N) * part, passes, pieces, 1, 1, OTHERS)
 
 
 def exchange(plan):
     part, b, pieces = in_pieces(plan)
-    passes = Pass(PUT, b, HBM, OTHERS), Pass(COPY, b, HBM), Pass(COPY, b, L2, OTHERS)
+    passes = Pass(COPY, b, HBM, 1 + OTHERS), Pass(COPY, b, L2, OTHERS)
     return Work(OTHERS * part, 2 * N * part, passes, pieces, 1, 1, OTHERS)
 
 
 def scatter(plan):
     part, b, pieces = in_pieces(plan)
-    passes = Pass(PUT, b, HBM, OTHERS), Pass(COPY, b, HBM, 2), Pass(SUM, N * b)
+    passes = Pass(COPY, b, HBM, OTHERS + 2), Pass(SUM, N * b)
     return Work(OTHERS * part, (1 + N) * part, passes, pieces)
 
 
 def broadcast(plan):
     """The root's part, and the copy of the last PE to hear."""
     nbytes, b, pieces = in_pieces(plan)
-    passes = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1), Pass(COPY, b)
+    passes = Pass(COPY, b, HBM), Pass(COPY, b, L2, OTHERS)
     return Work(OTHERS * nbytes, nbytes, passes, pieces, 1, 2)
 
 
@@ -239,11 +240,11 @@ def combine(plan):
     rows, segments, each = routed(plan)
     row = plan.hidden * plan.dtype.itemsize
     passes = (
-        Pass(PUT, row * ceil(each), L2, segments),
+        Pass(COPY, row * ceil(each), L2, segments),
         Pass(SUM, plan.top_k * row, L2, ceil(plan.tokens / plan.blocks)),
     )  # fmt: skip
     waits = ceil(plan.experts / plan.threads)
-    return Work(rows * row, 2 * rows * row, passes, 1, segments, 1, waits)
+    return Work(rows * row, 2 * rows * row, passes, waits=waits)
 
 
 def mixture(plan):
@@ -327,7 +328,7 @@ def put_loop(arch):
     return max(loop.in_flight for loop in found if loop.is_wide)
 
 
-def in_flight(found, item):
+def in_flight(found, item, arch):
     """Bytes that a thread has under way in passes of each kind, for elements of so many bytes."""
     kinds = {
         COPY: [loop for loop in found if loop.is_wide and len(loop.loads) == len(loop.stores)],
@@ -338,7 +339,8 @@ def in_flight(found, item):
         ],
         FETCH: [loop for loop in found if loop.fills and {*loop.loads} == {item}],
     }  # fmt: skip
-    return {kind: max(loop.in_flight for loop in some) for kind, some in kinds.items() if some}
+    read = {kind: max(loop.in_flight for loop in some) for kind, some in kinds.items() if some}
+    return {PUT: put_loop(arch), **KNOWN, FOURS: 16 * item, **read}
 
 
 def code_of(name, dtype, arch, gpu):
@@ -359,7 +361,7 @@ def code_of(name, dtype, arch, gpu):
         "mixed loops": sum(loop.is_mixed for loop in found),
         "lonely loops": len(loops.lonely(found)),
         "fences": loops.fences(function),
-        "in flight": {PUT: put_loop(arch), **LL, **in_flight(found, np.dtype(dtype).itemsize)},
+        "in flight": in_flight(found, np.dtype(dtype).itemsize, arch),
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gpushmem.kernels import AllReduce, AllReduceRMSNorm
 from gpushmem.kernels.all_reduce import SUMMING, suggested
-from gpushmem.kernels.all_reduce_norm import reference
+from gpushmem.kernels.all_reduce_norm import BY_FOUR, reference
 from numba import cuda
 
 import gpushmem as shmem
@@ -100,6 +100,8 @@ def test_the_norm_is_numpys(run_pes, n_pes):
                     plan = AllReduceRMSNorm(
                         tokens=shape[0], hidden=shape[1], dtype=dtype, **options
                     )
+                    if plan._real == "float32" and blocks == 2:
+                        plan._real = BY_FOUR  # as on GPUs
                     for _ in range(2):
                         parts = [rng.normal(size=shape).astype(dtype) for _ in range(n)]
                         before = rng.normal(size=shape).astype(dtype)
@@ -334,10 +336,11 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
         return arrived, plan.sends()[0]
 
     arrived, says = zip(*run_pes(body, 3), strict=True)
-    # Besides, what a PE has copied to its own boxes; sums by multicast arrive 3 times.
+    # Besides, what a PE has copied to its own boxes; sums by multicast arrive 3 times. The
+    # last step of a ring has a box that was used before.
     part = 32 * 5 * 4
     copies = {"one_shot": 3 * part, "two_shot": part, "multicast": 2 * part + 3 * part,
-              "ll": 6 * part}  # fmt: skip
+              "ll": 6 * part, "ring": -part}  # fmt: skip
     assert [a - copies.get(algorithm, 0) for a in arrived] == list(says)
 
 

@@ -5,10 +5,12 @@ from gpushmem.backends.properties import About, Tuning
 
 # A tile is of a size that a block multiplies well. A call with the library has some 20 launches,
 # 60 us; a kernel that multiplies reaches a tenth of the library's rate: so they are equal at 2^32.
-# In blocks of 512 threads that have less than 8 KiB some would have nothing to do.
+# 256 threads have all registers of a multiprocessor, so kernels that move need not spill; with 128
+# bytes each they have 32 KiB under way, where HBM wants 20. In blocks that have less than 4 KiB
+# some would have nothing to do.
 TUNING = Tuning(
     threads=128,
-    moving_threads=512,
+    moving_threads=256,
     blocks=32,
     piece_bytes=64 << 10,
     tile=(128, 128),
@@ -16,7 +18,7 @@ TUNING = Tuning(
     kernel_products=1 << 32,
     ll_bytes=448 << 10,  # NVLink sends that in the 1 us that a fence and a signal take, or less
     one_shot_bytes=5 << 20,  # and that while two shot fences and waits once more (bench/gpu)
-    block_bytes=8 << 10,
+    block_bytes=4 << 10,
 )
 
 ABOUT = About(

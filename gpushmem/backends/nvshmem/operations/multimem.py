@@ -36,6 +36,7 @@ from gpushmem.backends.nvshmem.operations.multicast import (
 )
 from gpushmem.backends.nvshmem.operations.multicast import team_translate_pe as translate
 from gpushmem.backends.nvshmem.operations.vectors import (
+    DEEP,
     PACK,
     SHARES,
     TOGETHER,
@@ -131,21 +132,27 @@ def loading(text: str, dtype: Any) -> Any:
 
 
 @cache
-def copying(text: str) -> Any:
-    """The intrinsic `(target, address)`: store 16 bytes that an instruction has combined."""
+def copying(text: str, count: int) -> Any:
+    """The intrinsic `(target, address, far)`: store packs that instructions have combined.
 
-    def copy(typingctx: Any, target: Any, address: Any) -> Any:
+    So many, each `far` bytes from the one before; all are in flight before the first is stored.
+    """
+
+    def copy(typingctx: Any, target: Any, address: Any, far: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            words = _load(builder, text, args[1])
-            four: Any = ir.VectorType(ir.IntType(32), 4)(ir.Undefined)
-            for k in range(4):
-                word = builder.extract_value(words, k)
-                four = builder.insert_element(four, word, ir.IntType(32)(k))
-            pointer = builder.inttoptr(args[0], four.type.as_pointer())
-            builder.store(four, pointer, align=PACK)
+            target, address, far = args
+            steps = [builder.mul(far, far.type(k)) for k in range(count)]
+            packs = [_load(builder, text, builder.add(address, step)) for step in steps]
+            for pack, step in zip(packs, steps, strict=True):
+                four: Any = ir.VectorType(ir.IntType(32), 4)(ir.Undefined)
+                for k in range(4):
+                    word = builder.extract_value(pack, k)
+                    four = builder.insert_element(four, word, ir.IntType(32)(k))
+                pointer = builder.inttoptr(builder.add(target, step), four.type.as_pointer())
+                builder.store(four, pointer, align=PACK)
             return context.get_dummy_value()
 
-        return types.void(types.intp, types.intp), codegen
+        return types.void(types.intp, types.intp, types.intp), codegen
 
     return intrinsic(copy)
 
@@ -161,7 +168,8 @@ def _at_row(src, pitch, k):
 def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
     """The function that lets the switch combine elements, if there is a multicast address."""
     load, itemsize = loading(_word_text(kind), dtype), dtype.bitwidth // 8
-    copy: Any = copying(_pack_text(kind)) if kind.pack else None
+    one: Any = copying(_pack_text(kind), 1) if kind.pack else None
+    several: Any = copying(_pack_text(kind), DEEP) if kind.pack else None
 
     @cuda.jit(device=True)
     def elements(dst, address, head, tail):
@@ -178,9 +186,15 @@ def _at_once(kind: Kind, dtype: Any, share: Any, one_by_one: Any) -> Any:
         if (address - target) % PACK != 0:
             return 0, 0
         head, n, tail = words_in(address, dst.size, itemsize)
-        for k in range(first, n, step):
+        k, far = first, PACK * step
+        while k + (DEEP - 1) * step < n:
             at = itemsize * head + PACK * k
-            copy(target + at, address + at)
+            several(target + at, address + at, far)
+            k += DEEP * step
+        while k < n:
+            at = itemsize * head + PACK * k
+            one(target + at, address + at, far)
+            k += step
         return head, tail
 
     @cuda.jit(device=True)

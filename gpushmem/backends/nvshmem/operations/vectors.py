@@ -22,9 +22,9 @@ from gpushmem.backends.reductions import COMBINE, SMALL
 from gpushmem.ops.row import BLOCK, THREAD, WARP
 
 __all__ = [
-    "I32", "PACK", "SHARES", "TOGETHER", "Word", "adding", "address_of", "closing", "combining",
-    "copying", "copying_rows", "elements_of", "flat", "has_packs", "load", "moving", "opening",
-    "store", "weighing", "widened", "words_in",
+    "DEEP", "I32", "PACK", "SHARES", "TOGETHER", "Word", "adding", "address_of", "closing",
+    "combining", "copying", "copying_rows", "elements_of", "flat", "has_packs", "load", "moving",
+    "opening", "store", "weighing", "widened", "words_in",
 ]  # fmt: skip
 
 PACK = 16  # bytes
