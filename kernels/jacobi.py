@@ -93,12 +93,17 @@ def relax(new, old, weight, first, last, top, bottom):
                 row[x] = mean(old, i, j, x, weight)
 
 
-def by_four_of(deep):
-    """As `relax`, for GPUs: of fields that are `deep` (3-D) or not."""
+def by_eight_of(deep):
+    """As `relax`, for GPUs, which hide how long loads take only if many are under way.
+
+    Of fields that are `deep` (3-D) or not. A thread loads for four cells, twice if the field is not
+    deep, then stores; then it computes those that are left. An unsigned index is not asked whether
+    it counts from the end.
+    """
 
     @shmem.jit(device=True)
     def load(old, i, j, x):
-        """What `mean` adds up; an unsigned index is not asked whether it counts from the end."""
+        """What `mean` adds up."""
         left, right = old[i, j, x - ONE], old[i, j, x + ONE]
         if deep:
             return (
@@ -120,38 +125,42 @@ def by_four_of(deep):
         return weight * total
 
     @shmem.jit(device=True)
-    def by_four(new, old, weight, first, last, top, bottom):
-        """As `relax`: a thread loads for four cells, then stores; then for those that are left."""
-        t, threads = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x)
-        end = np.uint64(new.shape[2] - 1)
+    def load_four(old, i, j, x, far):
+        return (
+            load(old, i, j, x),
+            load(old, i, j, x + far),
+            load(old, i, j, x + TWO * far),
+            load(old, i, j, x + THREE * far),
+        )
+
+    @shmem.jit(device=True)
+    def store_four(row, x, far, cells, weight):
+        row[x], row[x + far] = add(cells[0], weight), add(cells[1], weight)
+        row[x + TWO * far] = add(cells[2], weight)
+        row[x + THREE * far] = add(cells[3], weight)
+
+    @shmem.jit(device=True)
+    def by_eight(new, old, weight, first, last, top, bottom):
+        t, far = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x)
+        end, most = np.uint64(new.shape[2] - 1), FOUR * far if deep else EIGHT * far
         for i in range(first, last):
             for j in range(top, bottom):
                 row, x = new[i, j], ONE + t
-                while x + THREE * threads < end:
-                    y, z, w = x + threads, x + TWO * threads, x + THREE * threads
-                    a, b = load(old, i, j, x), load(old, i, j, y)
-                    c, d = load(old, i, j, z), load(old, i, j, w)
-                    row[x], row[y] = add(a, weight), add(b, weight)
-                    row[z], row[w] = add(c, weight), add(d, weight)
-                    x += FOUR * threads
+                while x + most - far < end:
+                    cells = load_four(old, i, j, x, far)
+                    if not deep:
+                        more = load_four(old, i, j, x + FOUR * far, far)
+                        store_four(row, x + FOUR * far, far, more, weight)
+                    store_four(row, x, far, cells, weight)
+                    x += most
                 while x < end:
                     row[x] = add(load(old, i, j, x), weight)
-                    x += threads
+                    x += far
 
-    return by_four
-
-
-ONE, TWO, THREE, FOUR = (np.uint64(k) for k in range(1, 5))
-flat_by_four, deep_by_four = by_four_of(False), by_four_of(True)
+    return by_eight
 
 
-@shmem.jit(device=True)
-def relax_by_four(new, old, weight, first, last, top, bottom):
-    """As `relax`, for GPUs, which hide how long loads take only if many are under way."""
-    if old.shape[1] > 1:
-        deep_by_four(new, old, weight, first, last, top, bottom)
-    else:
-        flat_by_four(new, old, weight, first, last, top, bottom)
+ONE, TWO, THREE, FOUR, EIGHT = (np.uint64(k) for k in (1, 2, 3, 4, 8))
 
 
 @shmem.jit(device=True)
@@ -312,7 +321,8 @@ def iterate_by(relax_inside):
     return iterate
 
 
-iterate, iterate_by_four = iterate_by(relax), iterate_by(relax_by_four)
+iterate = iterate_by(relax)
+BY_EIGHT = {2: iterate_by(by_eight_of(False)), 3: iterate_by(by_eight_of(True))}  # by axes
 
 
 @shmem.jit(collective=True)
@@ -339,6 +349,7 @@ def largest_change(u, other, found):
 
 
 DTYPES = ("float16", "float32", "float64")
+THREADS = 512  # on GPUs: of 2 bytes that a load has it takes many threads' to keep HBM busy
 
 
 class Jacobi(Plan):
@@ -371,6 +382,8 @@ class Jacobi(Plan):
         periodic: bool | tuple[bool, ...] = False,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
+        if threads is None and shmem.tuning().multiprocessors:
+            threads = THREADS
         super().__init__(team, blocks=blocks, threads=threads)
         self.shape, self.dtype, ndim = tuple(shape), np.dtype(dtype), len(shape)
         if ndim not in {2, 3} or min(shape) < 1:
@@ -396,7 +409,7 @@ class Jacobi(Plan):
         self.local = self._part(self.my_pe if team else 0)
         self.local_shape = tuple(s.stop - s.start for s in self.local)
         self._weight = self.dtype.type(1 / (2 * ndim))
-        self._kernel = iterate_by_four if self.tuning.multiprocessors else iterate
+        self._kernel = BY_EIGHT[ndim] if self.tuning.multiprocessors else iterate
         self._neighbours = shmem.to_device(np.array(self._find_neighbours(), "int64"))
         self._other = self.sendable(
             shmem.device_array(as_3d(tuple(n + 2 for n in self.local_shape)), self.dtype)

@@ -280,7 +280,8 @@ def jacobi(plan):
     rows, columns = plan.local_shape
     row = columns * plan.dtype.itemsize
     own = ceil(rows / min(plan.blocks, rows)) * row
-    passes = Pass(ELEMENTS, 6 * own, HBM), Pass(PUT, row), Pass(ELEMENTS, row)
+    loads = 2 * len(plan.shape)  # of a cell
+    passes = Pass(ELEMENTS, loads * own, HBM), Pass(PUT, row), Pass(ELEMENTS, row)
     return Work(2 * row, 2 * rows * row, passes, 1, 2, 1, 2)
 
 
