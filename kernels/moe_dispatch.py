@@ -16,7 +16,9 @@ place of every row follows from the sender's choices alone. Two forms of dispatc
                  block, goes the segment's signal. It is the head: where the rows come back to, and
                  how many they are. Nothing is exchanged before.
     throughput   the heads go ahead; rows are packed per PE and sent as one message, or one per
-                 block of the kernel, with a signal, and sorted by expert where they arrive.
+                 block of the kernel, with a signal, and sorted by expert where they arrive. A token
+                 is in a PE's message once, whichever of its experts live there; ahead goes, for
+                 each pair, which row of the message is its token.
 
 In combine a segment goes back as it is, with a signal, to rows that its head has named: the sorted
 order of the owner's pairs. The owner adds up its rows in the order of its choices, so the
@@ -27,8 +29,11 @@ chosen evenly; L experts a PE, blocks of the kernel B:
 
                   bytes                    messages
     low latency   t top_k (n - 1) / n h    t top_k (n - 1) / n, and (n - 1) L signals
-    throughput    the same                 (n - 1) (B + 1)
+    throughput    t D h                    (n - 1) (B + 2)
     combine       t top_k (n - 1) / n H    (n - 1) L
+
+D is how many other PEs a token has experts on: (n - 1) (1 - C(E - L, top_k) / C(E, top_k)), with 8
+PEs, 256 experts and top_k 8 it is 4.6, not 7. The places are 4 bytes for each pair.
 
 The places of low latency take n L capacity rows, most of them empty; those of throughput at most n
 t top_k. Boxes and signals are there once, not twice as `plan` has it: dispatch and combine take
@@ -49,7 +54,7 @@ distributed (ByteDance), and examples/moe_shuffle.cu of NVSHMEM.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import gcd
+from math import comb, gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +72,7 @@ from gpushmem.kernels.moe_parts import (
     widen,
     wire_row,
 )
-from gpushmem.kernels.parts import begin, complete, end, member, wait_for, wait_for_all
+from gpushmem.kernels.parts import begin, complete, end, member, wait_for_all
 from gpushmem.kernels.plan import Plan
 from numba import cuda
 
@@ -102,28 +107,54 @@ def dispatch_low_latency(
 
 
 @shmem.jit(device=True)
+def sort_by_pe(experts, top_k, share, position, there, homes, sent, slots, index, dropped):
+    """Sort tokens by the PEs of their experts, each PE once; what is written is of this block.
+
+    `there` (n,) heads of PEs' messages, `sent` their rows' tokens; `index` for each pair in order
+    of experts the row of its PE's message. `homes` and `slots` (pairs,) are for this alone.
+    Synchronises the block.
+    """
+    first, tokens = cuda.threadIdx.x, experts.size // top_k
+    for t in range(first, tokens, cuda.blockDim.x):
+        for i in range(t * top_k, (t + 1) * top_k):
+            homes[i] = experts[i] // share if position[i] >= 0 else -1
+    cuda.syncthreads()
+    homes = homes[: experts.size]
+    sort_by_expert(homes, top_k, there.size, tokens, there, sent, slots, dropped)
+    for t in range(first, tokens, cuda.blockDim.x):
+        for i in range(t * top_k, (t + 1) * top_k):
+            if position[i] >= 0:
+                index[position[i]] = slots[i] - (there[homes[i]] >> 32)
+    cuda.syncthreads()
+
+
+@shmem.jit(device=True)
 def send_packed(
-    x, top_k, n_experts, mine, order, heads, outbox, inbox, counted, arrived, team, epoch
-):
-    """Send counts ahead, then the rows for each PE as one message; a block has a part of each."""
+    x, n_experts, mine, there, sent, index, heads, places, outbox, inbox, counted, arrived, team,
+    epoch,
+):  # fmt: skip
+    """Send heads and places ahead, then the rows for each PE as one message, in parts of blocks."""
     me, n, share = shmem.team_my_pe(team), shmem.team_n_pes(team), heads.shape[1]
     b, blocks = cuda.blockIdx.x, cuda.gridDim.x
     for k in range(b, n, blocks):
         to = (me + 1 + k) % n
         if to * share < n_experts:
-            ahead, signal = mine[to * share : (to + 1) * share], counted[me:]
+            ahead, pe = mine[to * share : (to + 1) * share], member(team, to)
+            start, size = ahead[0] >> 32, size_of(ahead)
+            shmem.put_signal_nbi_block(heads[me], ahead, counted[me:], epoch, shmem.SIGNAL_SET, pe)
             shmem.put_signal_nbi_block(
-                heads[me], ahead, signal, epoch, shmem.SIGNAL_SET, member(team, to)
-            )
+                places[me, :size], index[start : start + size], counted[n + me :], epoch,
+                shmem.SIGNAL_SET, pe,
+            )  # fmt: skip
     for k in range(n):
         to = (me + 1 + k) % n
         if to * share < n_experts:
-            size, start = size_of(mine[to * share : (to + 1) * share]), mine[to * share] >> 32
+            size, start = there[to] & COUNT, there[to] >> 32
             first, last = size * b // blocks, size * (b + 1) // blocks
             packed = outbox[start + first : start + last]
-            shmem.copy_rows_block(packed, x, order[start + first : start + last])
+            shmem.copy_rows_block(packed, x, sent[start + first : start + last])
             shmem.put_signal_nbi_block(
-                inbox[me, first:last], packed, arrived[b, me:], epoch, shmem.SIGNAL_SET,
+                inbox[me, first:last], packed, arrived[me, b:], epoch, shmem.SIGNAL_SET,
                 member(team, to),
             )  # fmt: skip
 
@@ -147,19 +178,26 @@ def lay_out(starts, counts, heads):
 @shmem.jit(collective=True)
 def dispatch_throughput(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
-    rows, outbox, inbox, counted, arrived, phases, team, epochs,
+    rows, outbox, inbox, there, lists, places, counted, arrived, phases, team, epochs,
 ):  # fmt: skip
-    """`rows` (rows, row) is where tokens end; `outbox` (pairs, row), `inbox` (n, rows, row).
+    """`rows` (rows, row) is where tokens end; `outbox` (rows, row), `inbox` (n, rows, row).
 
-    `counted` (n,), `arrived` (blocks, n): a block sends and sorts its part of each message.
+    `there` (blocks, n) and `lists` (4, blocks, pairs) are for `sort_by_pe`; `places` (n, rows) say
+    which row of a message is that of a pair. `counted` (2 n,), `arrived` (n, blocks): a block sends
+    its part of each message, and gathers its part of the pairs.
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, blocks = cuda.blockIdx.x, cuda.gridDim.x
     if phases & SEND:
         sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
+        homes, sent, slots, index = lists[0, b], lists[1, b], lists[2, b], lists[3, b]
+        sort_by_pe(
+            experts, top_k, heads.shape[1], position[b], there[b], homes, sent, slots, index,
+            dropped[1:],
+        )  # fmt: skip
         send_packed(
-            x, top_k, n_experts, mine[b], order[b], heads, outbox, inbox, counted, arrived, team,
-            epoch,
+            x, n_experts, mine[b], there[b], sent, index, heads, places, outbox, inbox, counted,
+            arrived, team, epoch,
         )  # fmt: skip
     if phases & RECEIVE:
         if me * heads.shape[1] < n_experts:
@@ -167,7 +205,7 @@ def dispatch_throughput(
             lay_out(starts[b], counts, heads)
             for k in range(n):
                 source = (me + n - k) % n
-                wait_for(arrived[b, source:], epoch)
+                wait_for_all(arrived[source], epoch)
                 size, before = size_of(heads[source]), 0
                 first, last = size * b // blocks, size * (b + 1) // blocks
                 for local in range(starts.shape[1]):
@@ -175,7 +213,9 @@ def dispatch_throughput(
                     low, high = max(first, before), min(last, before + count)
                     if low < high:
                         to = starts[b, local, source] - before
-                        shmem.copy_block(rows[to + low : to + high], inbox[source, low:high])
+                        shmem.copy_rows_block(
+                            rows[to + low : to + high], inbox[source], places[source, low:high]
+                        )
                     before += count
         complete()
         end(epochs)
@@ -260,7 +300,7 @@ class Dispatch(Plan):
         self._order, self._position = (
             shmem.device_array((blocks, self.pairs), "int32") for _ in range(2)
         )
-        self._dropped = shmem.to_device(np.zeros(1, "int64"))
+        self._dropped = shmem.to_device(np.zeros(2, "int64"))  # the second, by PEs, stays 0
         self._sorting = self._mine, self._order, self._position, self._dropped
 
     def _check(self) -> None:
@@ -357,13 +397,15 @@ class ExpertParallel(Dispatch):
             self._boxes = inbox, self.memory(n, share, dtype="uint64"), self.reachable
             starts[:] = np.arange(self.local_experts * n).reshape(-1, n) * self.capacity
         else:
-            most = min(share * self.capacity, self.pairs)
+            most, once = (min(share * self.capacity, k) for k in (self.pairs, tokens))
             inbox = self.sendable(shmem.device_array((n * most, row), travels))
-            outbox = self.sendable(shmem.device_array((self.pairs, row), travels))
+            outbox = shmem.device_array((min(self.pairs, n * tokens), row), travels)
+            there = shmem.device_array((self.blocks, n), "int64")
+            lists = shmem.device_array((4, self.blocks, self.pairs), "int32")
             self._boxes = (
-                inbox, outbox,
-                self.memory(n, most, row, dtype=travels), self.memory(n, dtype="uint64"),
-                self.memory(self.blocks, n, dtype="uint64"),
+                inbox, self.sendable(outbox), self.memory(n, once, row, dtype=travels), there,
+                self.sendable(lists), self.memory(n, most, dtype="int32"),
+                self.memory(2 * n, dtype="uint64"), self.memory(n, self.blocks, dtype="uint64"),
             )  # fmt: skip
         rows = inbox
         if wire is not None:
@@ -471,10 +513,13 @@ class ExpertParallel(Dispatch):
         """Bytes and messages that a PE sends in both, if experts are chosen evenly."""
         others, segments = self.n_pes - 1, (self.n_pes - 1) * self.experts_per_pe
         rows = self.pairs * others // self.n_pes
-        nbytes = rows * (self.row_bytes + self.hidden * self.dtype.itemsize)
+        back = rows * self.hidden * self.dtype.itemsize
         if self.form == "low_latency":
-            return nbytes, rows + 2 * segments
-        return nbytes + 8 * segments, others * (self.blocks + 1) + segments
+            return rows * self.row_bytes + back, rows + 2 * segments
+        without = comb(self.experts - self.experts_per_pe, self.top_k)
+        once = self.tokens * others * (1 - without / comb(self.experts, self.top_k))
+        nbytes = int(once) * self.row_bytes + back + 4 * rows + 8 * segments
+        return nbytes, others * (self.blocks + 2) + segments
 
 
 def reference(
