@@ -118,7 +118,6 @@ def sort_by_pe(experts, top_k, share, position, there, homes, sent, slots, index
     for t in range(first, tokens, cuda.blockDim.x):
         for i in range(t * top_k, (t + 1) * top_k):
             homes[i] = experts[i] // share if position[i] >= 0 else -1
-    cuda.syncthreads()
     homes = homes[: experts.size]
     sort_by_expert(homes, top_k, there.size, tokens, there, sent, slots, dropped)
     for t in range(first, tokens, cuda.blockDim.x):

@@ -7,7 +7,7 @@ import pytest
 from gpushmem.kernels import ExpertParallel, MoE, expert_ffn, route
 from gpushmem.kernels.moe import reference as layer
 from gpushmem.kernels.moe_dispatch import reference
-from gpushmem.kernels.moe_parts import MASKS, WIRES, sort_by_expert, through_wire
+from gpushmem.kernels.moe_parts import COUNT, MASKS, WIRES, sort_by_expert, through_wire
 from numba import cuda
 
 import gpushmem as shmem
@@ -252,7 +252,7 @@ def test_sorting_is_by_expert_and_token(run_pes):
     run_pes(body, 1)
 
 
-def test_a_token_that_names_an_expert_twice_is_sent_to_it_once(run_pes):
+def test_a_token_is_sent_once_to_an_expert_and_to_a_pe(run_pes):
     def body():
         shmem.init()
         me = shmem.my_pe()
@@ -263,6 +263,9 @@ def test_a_token_that_names_an_expert_twice_is_sent_to_it_once(run_pes):
                 got = around(plan, *inputs, lambda e, rows: rows * np.float32(e + 1))
                 np.testing.assert_allclose(got, expected[me], 1e-6)
                 assert plan.dropped() == 0
+        sent = plan._boxes[3].numpy()[0] & COUNT  # rows of the last form's message to each PE
+        there = [(inputs[1][me] // plan.experts_per_pe == pe).any(axis=1).sum() for pe in (0, 1)]
+        assert sent.tolist() == there
         shmem.finalize()
 
     run_pes(body, 2)
