@@ -107,24 +107,18 @@ def dispatch_low_latency(
 
 
 @shmem.jit(device=True)
-def sort_by_pe(experts, top_k, share, position, there, homes, sent, slots, index, dropped):
-    """Sort tokens by the PEs of their experts, each PE once; what is written is of this block.
+def find_homes(homes, experts, share, position):
+    """Set `homes` (pairs,) to the PEs of experts, -1 for pairs that are not sent."""
+    for i in range(cuda.threadIdx.x, homes.size, cuda.blockDim.x):
+        homes[i] = experts[i] // share if position[i] >= 0 else -1
 
-    `there` (n,) heads of PEs' messages, `sent` their rows' tokens; `index` for each pair in order
-    of experts the row of its PE's message. `homes` and `slots` (pairs,) are for this alone.
-    Synchronises the block.
-    """
-    first, tokens = cuda.threadIdx.x, experts.size // top_k
-    for t in range(first, tokens, cuda.blockDim.x):
-        for i in range(t * top_k, (t + 1) * top_k):
-            homes[i] = experts[i] // share if position[i] >= 0 else -1
-    homes = homes[: experts.size]
-    sort_by_expert(homes, top_k, there.size, tokens, there, sent, slots, dropped)
-    for t in range(first, tokens, cuda.blockDim.x):
-        for i in range(t * top_k, (t + 1) * top_k):
-            if position[i] >= 0:
-                index[position[i]] = slots[i] - (there[homes[i]] >> 32)
-    cuda.syncthreads()
+
+@shmem.jit(device=True)
+def find_places(index, homes, position, there, slots):
+    """Set `index` for each pair, in the order of experts, to the row of its PE's message."""
+    for i in range(cuda.threadIdx.x, homes.size, cuda.blockDim.x):
+        if position[i] >= 0:
+            index[position[i]] = slots[i] - (there[homes[i]] >> 32)
 
 
 @shmem.jit(device=True)
@@ -181,19 +175,22 @@ def dispatch_throughput(
 ):  # fmt: skip
     """`rows` (rows, row) is where tokens end; `outbox` (rows, row), `inbox` (n, rows, row).
 
-    `there` (blocks, n) and `lists` (4, blocks, pairs) are for `sort_by_pe`; `places` (n, rows) say
-    which row of a message is that of a pair. `counted` (2 n,), `arrived` (n, blocks): a block sends
-    its part of each message, and gathers its part of the pairs.
+    Tokens are sorted by the PEs of their experts, too: `there` (blocks, n) has the heads of PEs'
+    messages; of `lists` (4, blocks, pairs) the first has pairs' PEs, the second the tokens of
+    messages' rows, the third pairs' rows, and the last these in the order of experts, counted from
+    the message's first: `places` (n, rows) is where they go. `counted` (2 n,), `arrived` (n,
+    blocks): a block sends its part of each message, and gathers its part of the pairs.
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, blocks = cuda.blockIdx.x, cuda.gridDim.x
     if phases & SEND:
         sort_by_expert(experts, top_k, n_experts, capacity, mine[b], order[b], position[b], dropped)
         homes, sent, slots, index = lists[0, b], lists[1, b], lists[2, b], lists[3, b]
-        sort_by_pe(
-            experts, top_k, heads.shape[1], position[b], there[b], homes, sent, slots, index,
-            dropped[1:],
-        )  # fmt: skip
+        homes = homes[: experts.size]
+        find_homes(homes, experts, heads.shape[1], position[b])
+        sort_by_expert(homes, top_k, n, experts.size // top_k, there[b], sent, slots, dropped[1:])
+        find_places(index, homes, position[b], there[b], slots)
+        cuda.syncthreads()
         send_packed(
             x, n_experts, mine[b], there[b], sent, index, heads, places, outbox, inbox, counted,
             arrived, team, epoch,
@@ -515,10 +512,14 @@ class ExpertParallel(Dispatch):
         back = rows * self.hidden * self.dtype.itemsize
         if self.form == "low_latency":
             return rows * self.row_bytes + back, rows + 2 * segments
-        without = comb(self.experts - self.experts_per_pe, self.top_k)
-        once = self.tokens * others * (1 - without / comb(self.experts, self.top_k))
-        nbytes = int(once) * self.row_bytes + back + 4 * rows + 8 * segments
-        return nbytes, others * (self.blocks + 2) + segments
+        there = int(self.once * others) * self.row_bytes + 4 * rows + 8 * segments
+        return there + back, others * (self.blocks + 2) + segments
+
+    @property
+    def once(self) -> float:
+        """How many tokens have an expert on a given PE, if experts are chosen evenly."""
+        elsewhere = comb(self.experts - self.experts_per_pe, self.top_k)
+        return self.tokens * (1 - elsewhere / comb(self.experts, self.top_k))
 
 
 def reference(

@@ -225,14 +225,17 @@ def low_latency(plan):
 
 
 def throughput(plan):
-    rows, *_ = routed(plan)
-    nbytes, own = rows * plan.row_bytes, plan.pairs / plan.blocks
+    """Rows go into messages, once for each PE, and out of them, once for each expert."""
+    once, made = N * plan.once * plan.row_bytes, plan.pairs * plan.row_bytes
+    packed, rows = (nbytes / plan.blocks for nbytes in (once, made))
     passes = (
-        Pass(COPY, plan.row_bytes, HBM, own), Pass(PUT, own * plan.row_bytes),
-        Pass(COPY, own * plan.row_bytes),
+        Pass(COPY, plan.row_bytes, HBM, packed / plan.row_bytes), Pass(PUT, packed),
+        Pass(COPY, rows),
     )  # fmt: skip
+    fences, serial = 3 * OTHERS, sorting(plan) + 2 * ceil(plan.pairs / plan.threads)
     return Work(
-        nbytes, 6 * nbytes, passes, 1, 2 * OTHERS, 2, 2 * OTHERS, serial=sorting(plan)
+        OTHERS * plan.once * plan.row_bytes, 5 * once + made, passes, 1, fences, 2, 2 * OTHERS,
+        serial=serial,
     )  # fmt: skip
 
 
