@@ -33,7 +33,7 @@ and so many tiles in a shard or chunk:
     gemm + all-reduce       2 (P - 1) m n S / P    2 (P - 1) tiles      m n k
 
 That is `method="kernel"`. For large products on GPUs there is `method="library"` (`gemm_beside`):
-the tiles are whole shards and chunks, and a message is what a block sends of one.
+the tiles are whole shards and chunks.
 
 To divide products and their communication into tiles, and do both in one kernel, is the idea of
 Flux: Chang et al., "FLUX: Fast Software-based Communication Overlap On GPUs Through Kernel Fusion",
@@ -47,7 +47,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.gemm_beside import AllReduceBeside, GatherBeside, ScatterBeside
+from gpushmem.kernels.gemm_beside import (
+    AllReduceBeside,
+    GatherBeside,
+    ScatterBeside,
+    shards_together,
+)
 from gpushmem.kernels.parts import (
     begin,
     complete,
@@ -243,6 +248,8 @@ def even(size: int, most: int) -> int:
 class Gemm(Plan):
     """What the plans have in common: sizes, and the tile that products are divided into."""
 
+    fills = True
+
     def __init__(
         self, m: int, n: int, k: int, dtype: Any, team: Any, *, tile: tuple[int, int] | None,
         method: str | None, products: int, blocks: int | None, threads: int | None,
@@ -255,10 +262,8 @@ class Gemm(Plan):
             raise shmem.ArgumentError(
                 f"{name}: method is {method!r}; it can be {', '.join(map(repr, METHODS))}"
             )
-        self.moves = self.method == "library"
-        self.fills = not self.moves
-        beside = tuning.blocks if self.moves else None  # the library has the rest
-        super().__init__(team, blocks=blocks, threads=threads, parts=beside)
+        self.moves = self.method == "library"  # sums, when it has multiplied
+        super().__init__(team, blocks=blocks, threads=threads)
         self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
         if self.dtype.name not in DTYPES:
             raise shmem.ArgumentError(
@@ -296,7 +301,8 @@ class AllGatherGemm(Gemm):
     bfloat16, float32 or float64; what `gemm_block` says of strides holds of `b` and `out`. `method`
     is "kernel" or "library", see the module; by default what suits the size on this backend, and
     "kernel" if there is a `tile`: the rows and columns that are multiplied, and the rows that are
-    sent, in one piece; with rows for several shards these are multiplied together. Both are the
+    sent, in one piece; with rows for several shards these are multiplied together, by the library
+    as many as divide P. Both are the
     same on all PEs. The workspace is 2 P m k elements, of "library" P m k. Other strides of `a` are
     refused when the kernel is compiled.
     """
@@ -311,9 +317,20 @@ class AllGatherGemm(Gemm):
             m, n, k, dtype, team, tile=tile, method=method, products=products, blocks=blocks,
             threads=threads,
         )  # fmt: skip
-        self._beside = GatherBeside(self) if self.method == "library" else None
-        if self._beside is None:
+        if self.method == "library":
+            self.group = self._together(tile)
+            self._beside = GatherBeside(self)
+        else:
+            self._beside = None
             self._prepare(m, n, k)
+
+    def _together(self, tile: tuple[int, int] | None) -> int:
+        """How many shards the library multiplies together."""
+        if tile is None:
+            multiprocessors, size = self.tuning.multiprocessors, self.dtype.itemsize
+            return shards_together(self.n_pes, self.m, self.n, size, multiprocessors)
+        most = tile[0] // max(self.m, 1)
+        return max(k for k in range(1, self.n_pes + 1) if self.n_pes % k == 0 and k <= max(1, most))
 
     def _prepare(self, m: int, n: int, k: int) -> None:
         """Make what the kernel needs."""

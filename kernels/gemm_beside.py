@@ -1,22 +1,30 @@
-"""Products by the vendor's library, and beside them, on a stream of the plan's, what moves data.
+"""Products by the vendor's library, and beside them, on a stream of the plan's, what is sent.
 
-A kernel that multiplies is slower than the vendor's library, and one that waits for data holds
+A kernel that multiplies is slower than the vendor's library, and one that sends takes its
 multiprocessors. So for large products the caller's stream has the library's products, of whole
-shards or chunks, and between them kernels of one warp that tell and wait; a kernel of few blocks
-runs beside them and sends. PE 0 of 3:
+shards or chunks; the second stream has copies to other PEs, each with its signal. PE 0 of 3:
 
     all-gather      stream   A @ b         wait   B @ b         wait   C @ b
                     beside   A -> PE 2, PE 1
-    reduce-scatter  stream   chunk 1 @ b          chunk 2 @ b          chunk 0 @ b    sum
+    reduce-scatter  stream   chunk 1 @ b          chunk 2 @ b          chunk 0 @ b    wait, sum
                     beside                        1 -> PE 1            2 -> PE 2
 
 On GPUs products are cuBLASLt's, on CPUs those of BLAS (`gemm`), and all else is the same code.
+Between GPUs that reach each other's memory what is on the second stream runs on no multiprocessor:
+NVSHMEM has it done by copy engines, and by the stream (cudaMemcpyAsync and cuStreamWriteValue). A
+kernel there could not begin while the library is on all of them.
 
-The library is called with addresses, which must not change from call to call if a CUDA graph is to
-repeat them. So boxes are there once, not twice as in `plan`, and instead a PE says that it has
-*taken* what is in a box: the sender of epoch e waits for the signal e - 1. It has it long since,
-unless a PE is a whole call behind. Streams of one PE are ordered by signals to itself, too: `ready`
-for what the stream has made, `sent` for what the kernel beside has done with.
+What is queued is the same in every call, so that a CUDA graph can repeat it: boxes are there once,
+not twice as in `plan`, and a signal is 1 or 0, not an epoch. In this order:
+
+    owner of a box      waits until it `arrived`, reads it, sets `arrived` to 0, adds 1 to `taken`
+    who sends to boxes  waits until all of them are `taken`, sets `taken` to 0, fills them
+
+A box is filled when all that this PE has filled before are taken: so `arrived` is 0 when it is set,
+and nothing is added to `taken` between the wait and the 0. Each side completes its 0s before it
+goes on, and what was read is read before it is said to be: kernels of a stream follow each other.
+
+If a shard is too small to be multiplied on all multiprocessors, several are multiplied together.
 
 After Flux (see `gemm`) and the asynchronous tensor parallelism of PyTorch.
 """
@@ -28,123 +36,51 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpushmem.kernels.collectives import exchange
-from gpushmem.kernels.parts import (
-    begin,
-    complete,
-    copy,
-    end,
-    member,
-    part_of,
-    tell,
-    tell_others,
-    wait_for,
-    wait_for_all,
-    wait_for_others,
-)
+from gpushmem.kernels.parts import complete, copy, member, part_of, wait_for_all
 from gpushmem.kernels.pieces import cuts, piece_size
 from numba import cuda
 
 import gpushmem as shmem
 
-__all__ = ["AllReduceBeside", "GatherBeside", "ScatterBeside"]
+__all__ = ["AllReduceBeside", "GatherBeside", "ScatterBeside", "shards_together"]
 
 WARP, KEPT = 32, 16  # threads; arrays whose parts are known
+# The library's tiles, one on a multiprocessor at a time; what a GPU computes while NVLink moves a
+# byte: H100 794e12 / 375e9, B200 1745e12 / 750e9 (bench/gpu/machines.py).
+TILE, PER_BYTE = (128, 256), 2200
 
 
 @shmem.jit
-def made(k, ready, team, epochs):
-    """Tell the kernel beside that chunk `k` can be sent. One block, and it ends no epoch."""
-    tell(ready[k:], begin(epochs), shmem.my_pe())
-
-
-# --- all-gather + gemm
+def emptied(taken, team, epochs):
+    """Wait until all boxes that this PE has filled can be filled again; one block."""
+    if cuda.threadIdx.x == 0:
+        shmem.signal_wait_until(taken, shmem.CMP_EQ, shmem.team_n_pes(team) - 1)
+        shmem.signal_op(taken, 0, shmem.SIGNAL_SET, shmem.my_pe())
+        shmem.quiet()
 
 
 @shmem.jit
-def send_shard(a, inbox, arrived, taken, ready, sent, team, epochs):
-    """Send `a` (m k,) to all; a block sends its part of it, to the one before me first.
+def came(arrived, team, epochs):
+    """Wait for what some of the others send; one block, and it ends no epoch."""
+    wait_for_all(arrived, 1)
 
-    `inbox` (n, m k), `arrived` (n, blocks), `taken` (n,), `ready` (1,), `sent` (blocks,).
-    """
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    b = cuda.blockIdx.x
-    first, last = part_of(a.size, cuda.gridDim.x, b)
-    wait_for(ready, epoch)
-    for k in range(1, n):
-        to = (me + n - k) % n
-        wait_for(taken[to:], epoch - 1)
-        shmem.put_signal_block(
-            inbox[me][first:last], a[first:last], arrived[me, b:], epoch, shmem.SIGNAL_SET,
-            member(team, to),
-        )  # fmt: skip
+
+@shmem.jit
+def took(arrived, taken, team, epochs):
+    """Tell the others that their boxes can be filled again; one block. `arrived` (n,)."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
+        shmem.signal_op(arrived[(me + k) % n :], 0, shmem.SIGNAL_SET, shmem.my_pe())
     complete()
-    tell(sent[b:], epoch, shmem.my_pe())
-    end(epochs)
+    for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
+        shmem.signal_op(taken, 1, shmem.SIGNAL_ADD, member(team, (me + k) % n))
 
 
 @shmem.jit
-def next_shard(k, arrived, taken, sent, team, epochs):
-    """Between two products: shard k - 1 has been taken, shard k is waited for. One block.
-
-    k is 1 to n; shard 0 is this PE's own, and instead of shard n the end of the call comes.
-    """
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    if k > 1:
-        tell(taken[me:], epoch, member(team, (me + k - 1) % n))
-    if k < n:
-        wait_for_all(arrived[(me + k) % n], epoch)
-    else:
-        wait_for_all(sent, epoch)
-        end(epochs)
-
-
-@shmem.jit
-def copy_shard(k, a, whole, inbox, team, epochs):
-    """`whole` (n m k,) gets shard k: this PE's own from `a`, others as they have come."""
-    source = (shmem.team_my_pe(team) + k) % shmem.team_n_pes(team)
-    first, last = part_of(a.size, cuda.gridDim.x, cuda.blockIdx.x)
-    shard = inbox[source] if k > 0 else a
-    shmem.copy_block(whole[source * a.size + first : source * a.size + last], shard[first:last])
-
-
-# --- gemm + reduce-scatter
-
-
-@shmem.jit
-def send_chunks(products, total, inbox, arrived, taken, ready, sent, team, epochs):
-    """Send chunk after chunk to who sums it; a block sends its part of each.
-
-    `products`, `inbox` (n, chunk), of which the last may be shorter: `total` elements are theirs;
-    `arrived`, `taken` (blocks, n), `ready` (n,), `sent` (blocks,).
-    """
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    b, chunk = cuda.blockIdx.x, products.shape[1]
-    first, last = part_of(chunk, cuda.gridDim.x, b)
-    for k in range(1, n):
-        owner = (me + k) % n
-        product = products[owner][: max(0, min(chunk, total - owner * chunk))][first:last]
-        wait_for(ready[k:], epoch)
-        wait_for(taken[b, owner:], epoch - 1)
-        shmem.put_signal_block(
-            inbox[me][first:last], product, arrived[b, me:], epoch, shmem.SIGNAL_SET,
-            member(team, owner),
-        )  # fmt: skip
-    complete()
-    tell(sent[b:], epoch, shmem.my_pe())
-    end(epochs)
-
-
-@shmem.jit
-def sum_chunk(out, inbox, arrived, taken, sent, team, epochs):
-    """`out` (mine,) gets the sum of what all have sent, and of this PE's own product in `inbox`."""
-    me, b, epoch = shmem.team_my_pe(team), cuda.blockIdx.x, begin(epochs)
-    first, last = part_of(inbox.shape[1], cuda.gridDim.x, b)
-    mine = out[first:last]
-    wait_for_others(arrived[b], epoch, team)
-    shmem.reduce_rows_block(mine, inbox[:, first : first + mine.size], "sum")
-    tell_others(taken[b, me:], epoch, team, True)
-    wait_for(sent[b:], epoch)
-    end(epochs)
+def copy_all(dst, src, team, epochs):
+    """Set dst to src, both of one axis."""
+    first, last = part_of(src.size, cuda.gridDim.x, cuda.blockIdx.x)
+    shmem.copy_block(dst[first:last], src[first:last])
 
 
 @shmem.jit
@@ -154,40 +90,64 @@ def copy_matrix(dst, src, team, epochs):
         copy(dst[row], src[row])
 
 
-# --- what plans have for it
+@shmem.jit
+def sum_chunk(out, inbox, team, epochs):
+    """`out` (mine,) gets the sum of the products in `inbox` (n, chunk), of which `mine` counts."""
+    first, last = part_of(inbox.shape[1], cuda.gridDim.x, cuda.blockIdx.x)
+    mine = out[first:last]
+    shmem.reduce_rows_block(mine, inbox[:, first : first + mine.size], "sum")
+
+
+def shards_together(n: int, m: int, columns: int, itemsize: int, multiprocessors: int) -> int:
+    """How many of n shards of m rows to multiply together: what takes least, in times of a tile."""
+    if not multiprocessors:
+        return 1
+    area = TILE[0] * TILE[1] * multiprocessors
+    comes = m * itemsize * PER_BYTE / (2 * area)  # what a shard's way takes
+
+    def takes(together: int) -> float:
+        tiles = -(-together * m // TILE[0]) * -(-columns // TILE[1])
+        return n // together * -(-tiles // multiprocessors) + (together - 1) * comes
+
+    return min((g for g in range(1, n + 1) if n % g == 0), key=takes)
 
 
 class Beside:
-    """A plan's second stream, with epochs of its own, and what orders it with the first."""
+    """A plan's second stream, boxes for one part of each PE, and their signals."""
 
-    def __init__(self, plan: Any) -> None:
+    def __init__(self, plan: Any, part: int) -> None:
         self.plan, self.n, self.me = plan, plan.n_pes, plan.my_pe
-        self._stream, self._epochs = shmem.stream(-1, nonblocking=True), plan.epochs()
-        self._every = plan.epochs()  # of the caller's stream
-        self._ready = plan.memory(plan.n_pes, dtype="uint64")
-        self._sent = plan.memory(plan.blocks, dtype="uint64")
+        self._stream = shmem.stream(-1, nonblocking=True)
+        self._inbox = plan.memory(self.n, part, dtype=plan.dtype)
+        self._arrived, self._taken = (plan.memory(k, dtype="uint64") for k in (self.n, 1))
+        self._mine, self._signal = self._inbox[self.me], self._arrived[self.me : self.me + 1]
+        self._signal.copy_from(1)  # and stays so, on this PE
+        self._taken.copy_from(self.n - 1)
+        self._every = plan.epochs()  # which kernels of a plan have, and none here counts
         self._parts: dict[int, tuple[Any, list[Any]]] = {}  # by id: an array, and parts of it
 
     @property
     def messages(self) -> int:
         """How many this PE sends in a call."""
-        return (self.n - 1) * int(self.plan.blocks)
+        return self.n - 1
 
     @contextmanager
-    def _after(self, stream: Any) -> Iterator[None]:
-        """Queue a call; if the caller's stream is captured, so is the second one."""
+    def _both(self, stream: Any) -> Iterator[None]:
+        """Queue a call on both streams; if the caller's is captured, so is the second one."""
         self.plan.on(stream)
-        captured = shmem.is_capturing(stream)
-        if captured:
+        if self.n > 1:  # nothing is sent, otherwise
+            self._step(stream, emptied, self._taken)
             shmem.wait_stream(self._stream, stream)
         yield
-        if captured:
+        if self.n > 1:
+            self._step(stream, took, self._arrived, self._taken)
             shmem.wait_stream(stream, self._stream)
 
-    def _beside(self, kernel: Any, *args: Any) -> None:
-        """Launch a kernel on the second stream."""
-        shape = self.plan.blocks, self.plan.threads, self._stream
-        self.plan.launch_as(shape, self._epochs, kernel, *args)
+    def _send(self, box: Any, part: Any, to: int) -> None:
+        """Send a part to a box on a member, on the second stream."""
+        pe = self.plan.team.translate_pe(to, shmem.TEAM_WORLD)
+        how = self._signal, 1, shmem.SIGNAL_SET, pe
+        shmem.put_signal(box, part, *how, stream=self._stream)
 
     def _grid(self, stream: Any, kernel: Any, *args: Any) -> None:
         """Launch a kernel of all blocks on the caller's stream."""
@@ -200,10 +160,10 @@ class Beside:
         self.plan.launch_as(shape, self._every, kernel, *args)
 
     def _by_rows(self, array: Any, rows: int) -> list[Any]:
-        """An array in parts of so many rows, the last ones may have fewer; one for each PE."""
+        """An array in parts of so many rows, the last ones may have fewer."""
         known = self._parts.get(id(array))
         if known is None or known[0] is not array:
-            parts = [array[pe * rows : (pe + 1) * rows] for pe in range(self.n)]
+            parts = [array[k * rows : (k + 1) * rows] for k in range(self.n)]
             if len(self._parts) >= KEPT:
                 self._parts.clear()
             self._parts[id(array)] = known = array, parts
@@ -211,55 +171,64 @@ class Beside:
 
 
 class GatherBeside(Beside):
-    """What `AllGatherGemm` does with the library."""
+    """What `AllGatherGemm` does with the library: `plan.group` shards at a time."""
 
     def __init__(self, plan: Any) -> None:
-        super().__init__(plan)
-        self._inbox = plan.memory(self.n, plan.m * plan.k, dtype=plan.dtype)
-        self._shards = list(self._inbox.reshape(self.n, plan.m, plan.k))
-        self._arrived = plan.memory(self.n, plan.blocks, dtype="uint64")
-        self._taken = plan.memory(self.n, dtype="uint64")
+        super().__init__(plan, plan.m * plan.k)
+        self._groups = self.n // plan.group
+        shape = self._groups, plan.group * plan.m, plan.k
+        self._shards, self._all = list(self._inbox.reshape(*shape)), self._inbox.reshape(-1)
+        first = range(0, self.n, plan.group)
+        self._signals = [self._arrived[k : k + plan.group] for k in first]
 
     def __call__(self, a: Any, b: Any, out: Any, gathered: Any, stream: Any) -> None:
         """Queue the call; `gathered` is None if it is not wanted."""
-        plan, inbox = self.plan, self._inbox
+        plan, mine = self.plan, self._mine
         a, b, out = map(plan.on_device, ("a", "b", "out"), (a, b, out))
-        outs = self._by_rows(out, plan.m)
-        signals = self._arrived, self._taken
+        outs = self._by_rows(out, plan.group * plan.m)
         flat = plan.flat(a)
-        whole = None if gathered is None else plan.flat(gathered)
-        with self._after(stream):
-            self._step(stream, made, 0, self._ready)
-            self._beside(send_shard, flat, inbox, *signals, self._ready, self._sent)
-            for k in range(self.n):
-                source = (self.me + k) % self.n
-                if k > 0:
-                    self._step(stream, next_shard, k, *signals, self._sent)
-                shmem.gemm(outs[source], self._shards[source] if k else a, b, False, stream=stream)
-                if whole is not None:
-                    self._grid(stream, copy_shard, k, flat, whole, inbox)
-            self._step(stream, next_shard, self.n, *signals, self._sent)
+        with self._both(stream):
+            for to in self._order():
+                self._send(mine, flat, to)
+            if plan.group > 1 or gathered is not None:
+                self._grid(stream, copy_all, mine, flat)
+            for k in range(self._groups):
+                g = (self.me // plan.group + k) % self._groups
+                if plan.group > 1 or k > 0:
+                    self._step(stream, came, self._signals[g])
+                alone = plan.group == 1 and k == 0
+                shmem.gemm(outs[g], a if alone else self._shards[g], b, False, stream=stream)
+            if gathered is not None:
+                self._grid(stream, copy_all, plan.flat(gathered), self._all)
+
+    def _order(self) -> Iterator[int]:
+        """The others, those who need my shard first before; no two PEs send to one at a time."""
+        size, groups = self.plan.group, self._groups
+        mine, place = divmod(self.me, size)
+        for k in range(groups):
+            for j in range(size):
+                to = (mine - k) % groups * size + (place - j) % size
+                if to != self.me:
+                    yield to
 
 
 class ScatterBeside(Beside):
     """What `GemmReduceScatter` does with the library."""
 
     def __init__(self, plan: Any) -> None:
-        super().__init__(plan)
         share, n = plan.share, plan.n
+        super().__init__(plan, share * n)
         heights = [max(0, min(share, plan.rows - pe * share)) for pe in range(self.n)]
-        self._size, self._total = share * n, plan.rows * n
-        self._products = plan.sendable(shmem.device_array((self.n, self._size), plan.dtype))
-        self._inbox = plan.memory(self.n, self._size, dtype=plan.dtype)
+        self._size = share * n
+        products = plan.sendable(shmem.device_array((self.n, self._size), plan.dtype))
         # Where this PE's products go: those for others to be sent, its own to where theirs come.
-        places = [self._inbox[pe] if pe == self.me else self._products[pe] for pe in range(self.n)]
+        sent = [products[pe][: heights[pe] * n] for pe in range(self.n)]
+        boxes = [self._mine[: heights[pe] * n] for pe in range(self.n)]
+        self._parcels = list(zip(boxes, sent, strict=True))
+        places = [boxes[pe] if pe == self.me else sent[pe] for pe in range(self.n)]
         chunks = zip(places, heights, strict=True)
-        self._chunks = [place.reshape(share, n)[:height] for place, height in chunks]
-        self._spare = self._products[self.me][: heights[self.me] * n]
-        self._arrived, self._taken = (
-            plan.memory(plan.blocks, self.n, dtype="uint64") for _ in range(2)
-        )
-        self._multiplied: set[Any] = set()  # strides of a, b that the library has code for
+        self._chunks = [place.reshape(height, n) for place, height in chunks]
+        self._spare = sent[self.me]
         self._dense: Any = None
 
     def __call__(self, a: Any, b: Any, out: Any, stream: Any) -> None:
@@ -271,33 +240,28 @@ class ScatterBeside(Beside):
             if self._dense is None:
                 self._dense = shmem.device_array(out.shape, plan.dtype)
             dense = self._dense
-        with self._after(stream):
-            if self.n == 1:  # nothing is sent, and nothing would hold the second stream up
-                shmem.gemm(out, a, b, False, stream=stream)
-                return
-            self._sum(a, b, dense, stream)
-            if dense is not out:
-                self._grid(stream, copy_matrix, out, dense)
+        if self.n == 1:
+            plan.on(stream)
+            shmem.gemm(out, a, b, False, stream=stream)
+            return
+        self._sum(a, b, dense, stream)
+        if dense is not out:
+            self._grid(stream, copy_matrix, out, dense)
 
     def _sum(self, a: Any, b: Any, out: Any, stream: Any) -> None:
         self._scatter(a, b, self.plan.flat(out), stream)
 
     def _scatter(self, a: Any, b: Any, mine: Any, stream: Any) -> None:
-        rows, signals = self._by_rows(a, self.plan.share), (self._arrived, self._taken)
-        send = self._products, self._total, self._inbox, *signals, self._ready, self._sent
-        # Code is loaded when no kernel runs; so none may wait for what the library has yet to load.
-        early = (a.strides, b.strides) in self._multiplied
-        if early:
-            self._beside(send_chunks, *send)
-        for k in range(1, self.n + 1):
-            owner = (self.me + k) % self.n
-            shmem.gemm(self._chunks[owner], rows[owner], b, False, stream=stream)
-            if k < self.n:
-                self._step(stream, made, k, self._ready)
-        if not early:
-            self._beside(send_chunks, *send)
-            self._multiplied.add((a.strides, b.strides))
-        self._grid(stream, sum_chunk, mine, self._inbox, *signals, self._sent)
+        rows = self._by_rows(a, self.plan.share)
+        with self._both(stream):
+            for k in range(1, self.n + 1):
+                owner = (self.me + k) % self.n
+                shmem.gemm(self._chunks[owner], rows[owner], b, False, stream=stream)
+                if k < self.n:
+                    shmem.wait_stream(self._stream, stream)
+                    self._send(*self._parcels[owner], owner)
+            self._step(stream, came, self._arrived)
+            self._grid(stream, sum_chunk, mine, self._inbox)
 
 
 class AllReduceBeside(ScatterBeside):

@@ -44,7 +44,16 @@ SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
 BOUND = 64  # launches that a plan remembers
-TOLD = "algorithm", "method", "form", "piece", "pieces", "tile", "tiles"  # of plans that have it
+TOLD = (
+    "algorithm",
+    "method",
+    "form",
+    "piece",
+    "pieces",
+    "tile",
+    "tiles",
+    "group",
+)  # of plans that have it
 
 
 class Bound(NamedTuple):

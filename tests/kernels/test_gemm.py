@@ -85,7 +85,8 @@ def many_cases(few):
         for case, (m, n, k) in enumerate(SIZES[:: 2 if few else 1]):
             blocks, threads = launches[case % len(launches)]
             dtype = ("bfloat16", *dtypes)[case % (1 + len(dtypes))]
-            run(name, m, n, k, dtype, method="library", blocks=blocks, threads=threads)
+            tile = (None, (2 * m, n), (1000, 1000))[case % 3] if min(m, n) else None
+            run(name, m, n, k, dtype, method="library", tile=tile, blocks=blocks, threads=threads)
     bits = run("all-reduce", 45, 50, 31, "float32", tile=(7, 16), blocks=2).tobytes()
     shmem.finalize()
     return bits
@@ -129,6 +130,7 @@ DIRECT = on_several_nodes("stores do not reach all members")
         pytest.param("all-gather", {"tile": (2, 3)}, marks=pytest.mark.sweep),
         ("all-gather", {"tile": (6, 5)}),  # two shards together, and one alone
         ("all-gather", {"method": "library"}),
+        ("all-gather", {"method": "library", "tile": (9, 5)}),  # all three together
         pytest.param("reduce-scatter", {"method": "library"}, marks=pytest.mark.sweep),
         ("all-reduce", {"method": "library"}),
         pytest.param("reduce-scatter", {"tile": (2, 3), "direct": True}, marks=DIRECT),
@@ -208,8 +210,37 @@ def test_what_a_pe_sends(run_pes):
     sent, beside = run_pes(body, 3)[0]
     # 10 rows in 3 tiles; 10 rows of 2 columns of tiles; chunks of 4 rows.
     assert sent == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
-    # From each of 2 blocks; a chunk's 32 sums are one piece.
-    assert beside == [(sent[0][0], 4), (sent[1][0], 4), (sent[2][0], 4 + 2)]
+    # A shard or chunk is sent whole; its 32 sums are one piece.
+    assert beside == [(sent[0][0], 2), (sent[1][0], 2), (sent[2][0], 2 + 2)]
+
+
+def test_shards_that_the_library_multiplies_together():
+    h100 = 132
+    # 56 tiles a shard: two fill 132 multiprocessors, more would be waited for for longer.
+    assert gemm.shards_together(8, 512, 3584, 2, h100) == 2
+    assert gemm.shards_together(8, 2048, 3584, 2, h100) == 1  # 224 tiles
+    assert gemm.shards_together(8, 16, 3584, 2, h100) == 8  # one row of tiles, however many
+    assert gemm.shards_together(8, 512, 3584, 2, 0) == 1
+
+
+def test_no_two_pes_send_to_one_at_a_time(run_pes):
+    def body(group):
+        shmem.init()
+        sizes = {"m": 2, "n": 3, "k": 4, "dtype": "float32"}
+        with AllGatherGemm(**sizes, method="library", tile=(2 * group, 3)) as plan:
+            order, together = list(plan._beside._order()), plan.group
+        shmem.finalize()
+        return order, together
+
+    for group in (1, 2, 4):
+        orders = []
+        for me, (order, together) in enumerate(run_pes(body, 4, group)):
+            assert together == group
+            first = [me // group * group + k for k in range(group) if me // group * group + k != me]
+            assert sorted(order[: group - 1]) == first  # those who multiply mine first
+            orders.append(order)
+        assert all(sorted([me, *order]) == [0, 1, 2, 3] for me, order in enumerate(orders))
+        assert all(len({order[k] for order in orders}) == 4 for k in range(3)) or group == 4
 
 
 @pytest.mark.cpu_backend  # on GPUs CUDA captures
