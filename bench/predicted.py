@@ -13,6 +13,13 @@ DTYPE = "float16"  # the rest is in the data
 SIZES = {8 << 10: "8 KiB", 256 << 10: "256 KiB", 16 << 20: "16 MiB", 256 << 20: "256 MiB"}
 LARGE = 16 << 20
 AIM, TRIPS = 0.8, 3
+PARTS = "products", "sums", "launches", "waits"
+WHY = """
+Where that is less than 85%: parts fill the multiprocessors in more waves than the whole (a B200's
+148, above all); each product has a launch of its own; sums take their time behind the last product;
+and what an all-reduce sends takes NVLink as long as the products take: its second half, the sums,
+has nothing to overlap with.
+"""
 HEAD = """
 These are predictions, of [bench/gpu/predict.py](../bench/gpu/predict.py): no machine with several
 GPUs was at hand. Registers, shared memory, loops and fences are read from the machine code that is
@@ -23,8 +30,10 @@ The time is a launch and the longest of: the pieces of a block, the bytes on NVL
 those of the L2 cache. The limit is NVLink's, HBM's or the tensor cores' by the data sheet; copies
 of the driver reach {link:.0%} of NVLink's, {hbm:.0%} of HBM's.
 
-Products are those of `method="kernel"`; from 2^32 multiplications on the library multiplies, which
-no formula is for.
+Products of {rows} rows are those of `method="kernel"`, without cuBLASDx; the others are the
+library's: tiles of 128 x 256, one on a multiprocessor at a time, in waves, at the rate that its
+best product reaches ({h100:.0%} of the data sheet's on an H100, {b200:.0%} on a B200), a launch for
+each product; copy engines send meanwhile, as fast as the driver's copies between GPUs.
 
 Left out: PEs that begin late, links and banks that several use at once, what overlaps between
 blocks of one multiprocessor, lines of a cache that are evicted before they are used. So times are
@@ -41,7 +50,10 @@ beyond a signal within one GPU), and a B200's latencies are an H100's.
 def text():
     """All of it."""
     reached = {what: ALL["machines"]["H100"][f"{what} reached"][0] for what in ("link", "hbm")}
-    return HEAD.format(**reached) + "\n".join((_times(), _missed(), _moved(), _code()))
+    for name, machine in ALL["machines"].items():
+        reached[name.lower()] = machine["matmul reached"][0]
+    tables = _times(), _products(), _missed(), _moved(), _code()
+    return HEAD.format(**reached, rows=8) + "\n".join(tables)
 
 
 def _rows(**wanted):
@@ -81,6 +93,24 @@ def _times():
             lines.append([f"`{kernel}`", machine, *cells])
     return "Time of a call, float16, and from 16 MiB on the share of the limit:\n\n" + table(
         ["kernel", "8 x", *SIZES.values()], lines, 2
+    )
+
+
+def _products():
+    """Products by the library, beside its own time for all of the product at once."""
+    lines = []
+    for row in ALL["rows"]:
+        if row["dtype"] == DTYPE and "library" in row:
+            made = row["made of"]
+            share = f"{row['library'] / row['seconds']:.0%}"
+            times = (row["seconds"], row["library"], *(made[what] for what in PARTS))
+            lines.append([f"`{row['kernel']}`", row["machine"], share, *map(seconds, times)])
+    return (
+        f"Products by the library, {DTYPE}: the share of what the library reaches alone, if all of "
+        "a and b are there and nothing is summed up or sent; the time, that of the library alone, "
+        "and what it is made of:\n\n"
+        + table(["kernel", "8 x", "share", "time", "alone", *PARTS], lines, 2)
+        + WHY
     )
 
 
@@ -140,6 +170,7 @@ def _missed():
     for row in ALL["rows"]:
         small = row["bytes"] is not None and row["bytes"] < max(SIZES)
         taken = "one_shot" not in row["kernel"]  # by default, for arrays as large
+        taken &= "library" not in row
         if row["dtype"] == DTYPE and taken and not small and _share(row) < AIM:
             longest = sorted(row["made of"], key=lambda what: -row["made of"][what])[:2]
             why = ", ".join(f"{w} {seconds(row['made of'][w])}" for w in longest)

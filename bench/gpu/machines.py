@@ -42,6 +42,7 @@ H100 = "NVIDIA H100 data sheet, SXM5"
 B200 = "NVIDIA HGX B200 data sheet"
 OURS = "measured by us on one H100 (gpu-h100.json)"
 AS_H100 = f"as on an H100, assumed; there: {OURS}"
+MATMULS = "bf16, the best shape, github.com/stas00/ml-engineering, compute/accelerator, MAMF"
 LINKS = "p2pBandwidthLatencyTest on 8 x H100: 375 of 450 GB/s (github.com/NVIDIA/nccl, issue 1264)"
 
 MACHINES = {
@@ -52,6 +53,7 @@ MACHINES = {
         "link": Figure(450e9, f"{H100}: NVLink 4, one direction"),
         "float16 rate": Figure(989e12, f"{H100}: tensor cores, dense"),
         "float32 rate": Figure(67e12, H100),
+        "matmul reached": Figure(794.5 / 989, f"{MATMULS}: 794.5 of 989 TFLOP/s"),
         "nic": Figure(50e9, "ConnectX-7, 400 Gbit/s, one for each GPU"),
         "l2": Figure(50e6, H100),
         "hbm reached": Figure(REACHED, f"{OURS}: the driver's copy of 256 MiB"),
@@ -75,6 +77,7 @@ MACHINES["B200"] = {
     "link": Figure(900e9, f"{B200}: NVLink 5, one direction"),
     "float16 rate": Figure(2.25e15, f"{B200}: tensor cores, dense"),
     "float32 rate": Figure(80e12, B200),
+    "matmul reached": Figure(1745 / 2250, f"{MATMULS}: 1745 of 2250 TFLOP/s"),
     "nic": Figure(50e9, "ConnectX-7, 400 Gbit/s, one for each GPU"),
     "l2": Figure(126e6, "chipsandcheese.com, Nvidia's B200: 126 MB"),
     "l2 rate": Figure(L2_RATE * 8 / 3.35, "as many times that of HBM as on an H100, assumed"),

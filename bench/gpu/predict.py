@@ -14,6 +14,11 @@ A kernel's blocks go through pieces, one after the other; a piece is
     time        launch + max(pieces * a piece, bytes / rate of NVLink, of HBM, of the L2 cache)
     limit       max(bytes / rate of NVLink, bytes / rate of HBM, flops / rate), of the data sheet
 
+Products by the library (`by_library`) follow each other on a stream, while copy engines send:
+
+    a product   launch + waves of tiles of 128x256, one on a multiprocessor, * a tile's time, which
+                is its flops / (rate that the library reaches / multiprocessors)
+
 What a thread has under way, registers and memory are read from the machine code; passes and bytes
 follow from the algorithm (`FORMULAS`); the machines are described in `machines.py`.
 """
@@ -37,6 +42,7 @@ from tests.nvshmem.machine import loops, plans, reader
 
 RESULT = Path(__file__).parents[1] / "results/predictions.json"
 PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
+TILE = 128, 256  # of the library
 FETCH = "fetch"  # elements of a product, to shared memory
 FLAG, LOOK, SWITCH = "flag", "look", "switch"  # LL: data with flags, there and back; multimem
 KNOWN = {FLAG: 16, LOOK: 256, SWITCH: 64}  # bytes under way: see test_vectors.py
@@ -171,7 +177,19 @@ def product(plan, m, n, k):
     return steps, (rows + columns) * depth * plan.dtype.itemsize
 
 
+def beside(plan, gathers, times=1):
+    """What the library reads and writes, and what is sent, `times` a shard or chunk to each."""
+    part = plan.m * plan.k if gathers else plan.share * plan.n
+    m, item = N * plan.m if gathers else plan.rows, plan.dtype.itemsize
+    moved = Pass(COPY if gathers else SUM, part * item, HBM)
+    hbm = (m * plan.k + plan.k * plan.n + m * plan.n) * item
+    link, flops = times * OTHERS * part * item, 2 * m * plan.n * plan.k
+    return Work(link, hbm, (moved,), 1, times, times, flops=flops)
+
+
 def gather_product(plan):
+    if plan._beside:
+        return beside(plan, True)
     rows, columns, _ = plan._sizes
     tiles = ceil(N * plan.tiles * ceil(plan.n / columns) / plan.blocks)  # of a block
     steps, fetched = product(plan, rows, columns, plan.k)
@@ -186,6 +204,8 @@ def gather_product(plan):
 
 def product_summed(plan, back=0):
     """`back`: 1 if the sums are sent to all."""
+    if plan._beside:
+        return beside(plan, False, 1 + back)
     rows, columns = plan._workspace[1:3]
     item, pieces, m = plan.dtype.itemsize, ceil(plan.tiles / plan.blocks), N * plan.share
     steps, fetched = product(plan, rows, columns, plan.k)
@@ -204,6 +224,18 @@ def product_summed(plan, back=0):
 
 def product_summed_for_all(plan):
     return product_summed(plan, 1)
+
+
+def sums(plan):
+    """Those of a chunk that have come; then, of an all-reduce, they are sent to all."""
+    item, chunk = plan.dtype.itemsize, plan.share * plan.n * plan.dtype.itemsize
+    b = part_size(chunk // item, plan.blocks) * item
+    added = Work(0, (N + 1) * chunk, (Pass(SUM, N * b, HBM),), 1, 0, 0)
+    if not hasattr(plan._beside, "_piece"):
+        return [added]
+    piece, pieces = plan._beside._piece * item, ceil(b / item / plan._beside._piece)
+    passes = Pass(PUT, piece), Pass(PUT, piece, L2, OTHERS - 1), Pass(COPY, piece, L2, N)
+    return [added, Work(OTHERS * chunk, (1 + N) * chunk, passes, pieces, 1, 1, OTHERS)]
 
 
 def sorting(plan):
@@ -349,9 +381,12 @@ def in_flight(found, item, arch):
 
 def code_of(name, dtype, arch, gpu):
     """What the machine code of a case's kernel says."""
-    with plans.made(name, dtype, None, gpu) as (plan, (*_, launch)):
-        threads = plan.threads
-    made = built(launch, threads, arch)
+    with plans.made(name, dtype, None, gpu) as (plan, (*others, launch)):
+        threads, size = plan.threads, np.dtype(dtype).itemsize
+    made, moves = built(launch, threads, arch), {}
+    for other in others if getattr(plan, "_beside", None) else ():  # of one call, they sum
+        found = loops.innermost(read(built(other, threads, arch)))
+        moves |= in_flight(found, size, arch)
     function, needs = read(made), made.needs
     found, capability = loops.innermost(function), (int(arch[3:-2]), int(arch[-2]))
     held = occupancy(capability, threads, needs.registers, needs.shared, needs.barriers)
@@ -365,7 +400,7 @@ def code_of(name, dtype, arch, gpu):
         "mixed loops": sum(loop.is_mixed for loop in found),
         "lonely loops": len(loops.lonely(found)),
         "fences": loops.fences(function),
-        "in flight": in_flight(found, np.dtype(dtype).itemsize, arch),
+        "in flight": moves | in_flight(found, size, arch),
     }  # fmt: skip
 
 
@@ -407,6 +442,48 @@ def predict(does, machine, code):
     }  # fmt: skip
 
 
+def by_library(plan, machine, code):
+    """The time of a call with products by the library, as `predict`; beside that, of it alone."""
+    is_ = {name: figure.value for name, figure in machine.items()}
+    gathers, launch = hasattr(plan, "group"), is_["launch"]
+    rows = N * plan.m if gathers else plan.rows
+    nbytes = plan.dtype.itemsize * (plan.m * plan.k if gathers else plan.share * plan.n)
+    sent, link = nbytes / (is_["link"] * is_["link reached"]), OTHERS * nbytes
+    signal = launch + is_["one way"] + is_["wire"]  # the stream writes it, a kernel waits
+
+    def product(m):
+        tiles = min(ceil(m / y) * ceil(plan.n / x) for y, x in (TILE, TILE[::-1]))
+        of_tile = 2 * TILE[0] * TILE[1] * plan.k / is_["matmul reached"]
+        rate = is_[f"{plan.dtype} rate"] / is_["multiprocessors"]
+        return launch + ceil(tiles / is_["multiprocessors"]) * of_tile / rate
+
+    begun = now = launch + launch * gathers  # boxes are empty; this PE's shard is copied
+    if gathers:
+        each, more = product(plan.group * plan.m), []
+        for first in range(0, N, plan.group):
+            came = begun + (first + plan.group - 1) * sent
+            now = max(now, came) + signal + each
+        multiplied = N // plan.group * each
+    else:
+        each, more = product(plan.share), [predict(w, machine, code)["seconds"] for w in sums(plan)]
+        free = 0
+        for _ in range(OTHERS):
+            now += each
+            free = max(free, now) + sent
+        now = max(now + each, free) + signal + sum(more)
+        multiplied, link = N * each, link * len(more)
+    made = {"products": multiplied, "sums": sum(more), "launches": 2 * launch + launch * gathers}
+    now += launch  # boxes can be filled again
+    made["waits"] = now - sum(made.values())
+    flops = 2 * rows * plan.n * plan.k
+    busy = {"NVLink": link / (is_["link"] * is_["link reached"]), "library": multiplied}
+    return {
+        "seconds": now, "bound by": max(busy, key=busy.get), "made of": made, "busy": busy,
+        "limit": max(link / is_["link"], flops / is_[f"{plan.dtype} rate"]),
+        "library": product(rows),
+    }  # fmt: skip
+
+
 def under_way(does, machine, code, blocks):
     """Bytes under way on a multiprocessor in the first pass; what Little's law wants there."""
     first, used = does.passes[0].does, min(blocks, machine["multiprocessors"].value)
@@ -424,12 +501,14 @@ def predictions(name, dtype, machine_name):
     for nbytes in plans.CASES[name].sizes:
         with plans.made(name, dtype, nbytes, gpu) as (plan, _):
             does, blocks = work(name, plan), plan.blocks
+            found = by_library if getattr(plan, "_beside", None) else predict
+            made = found(plan if found is by_library else does, machine, code)
         have, want = under_way(does, machine, code, blocks)
         rows.append({
             "kernel": name, "dtype": dtype, "machine": machine_name, "bytes": nbytes,
             "blocks": blocks, "pieces": does.pieces, "round trips": does.fences + does.hops / 2,
             "sent": does.link, "hbm": does.hbm, "flops": does.flops, "under way": have,
-            "wanted": want, **predict(does, machine, code),
+            "wanted": want, **made,
         })  # fmt: skip
     return code, rows
 
@@ -438,6 +517,8 @@ def shown(row):
     """A row for the terminal."""
     longest = sorted(row["made of"].items(), key=lambda item: -item[1])[:3]
     parts = ", ".join(f"{what} {taken * 1e6:.1f}" for what, taken in longest)
+    if "library" in row:
+        parts += f"; {row['library'] / row['seconds']:.1%} of the library alone"
     return (
         f"{row['machine']} {row['kernel']:28} {row['dtype']:8} {row['bytes'] or '':>10} "
         f"{row['blocks']:4} blocks {row['seconds'] * 1e6:10.1f} us "

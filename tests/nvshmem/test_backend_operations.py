@@ -545,6 +545,35 @@ def test_products_are_cublaslts(me, n):
 
 
 @host.in_pes(1)
+def test_what_cublaslt_holds_is_bounded(me, n):
+    from gpushmem.backends.nvshmem.gpu import cublaslt
+    from gpushmem.runtime import current
+
+    products = current("test").backend._host_calls._products
+    a, out = shmem.full((4, 4), 2, "float32"), shmem.full((4, 4), 5, "float32")
+    streams, captured = [shmem.stream() for _ in range(2 * cublaslt.STREAMS)], []
+    products._device.is_captured = captured.__contains__
+    for k, stream in enumerate(streams):
+        captured[:] = [int(stream.handle)] * (k < 2)
+        shmem.gemm(out, a, a, True, stream=stream)
+        assert len(products._workspaces) <= cublaslt.STREAMS
+    assert len(products._of_graphs) == 2
+    kept = dict(products._of_graphs)
+    for stream in streams[:2]:  # the same, for what is not captured
+        shmem.gemm(out, a, a, True, stream=stream)
+    assert products._of_graphs == kept
+    assert len(products._workspaces) == cublaslt.STREAMS
+    shmem.synchronize()
+    assert (out.numpy() == 5 + 16 * (len(streams) + 2)).all()
+
+    made, cublaslt.KEPT = cublaslt.library()._made, 3
+    for k in range(1, 8):
+        shmem.gemm(out[: k % 4 + 1], a[: k % 4 + 1], a, False)
+        assert len(products._known) <= 3
+        assert len(made) == 1 + 4 * len(products._known)  # the handle; an operation, three layouts
+
+
+@host.in_pes(1)
 def test_products_without_cublaslt_are_kernels(me, n):
     from gpushmem.backends.nvshmem.gpu import cublaslt
 

@@ -31,6 +31,7 @@ from gpushmem.errors import ArgumentError, ArgumentTypeError, SymmetryError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op, roles
 
 __all__ = [
+    "by_rows",
     "check",
     "check_buffer",
     "check_contiguous",
@@ -141,15 +142,15 @@ def check_product(name: str, dst: Any, a: Any, b: Any) -> None:
         sizes = [shape[0] << 32 | shape[1] for shape in (a.shape, b.shape)]
         raise error_of(BAD_SHAPES, name, *sizes, *dst.shape)
     for matrix, turned in (dst, False), (a, True), (b, True):
-        if not (_by_rows(matrix) or (turned and _by_rows(matrix.T))):
+        if not (by_rows(matrix) or (turned and by_rows(matrix.T))):
             raise error_of(NOT_BY_ROWS, name, *matrix.strides, 0, 0)
 
 
-def _by_rows(matrix: Any) -> bool:
+def by_rows(matrix: Any) -> bool:
     """Whether it consists of rows that do not overlap, of adjacent elements."""
-    (m, n), (down, across), size = matrix.shape, matrix.strides, matrix.itemsize
+    (m, n), (down, across), size = matrix.shape, matrix.strides, matrix.dtype.itemsize
     apart = m < 2 or (down >= n * size and down % size == 0)
-    return not matrix.size or (apart and (n < 2 or across == size))
+    return not m * n or (apart and (n < 2 or across == size))
 
 
 def check_pe(name: str, pe: Any, n_pes: int) -> None:

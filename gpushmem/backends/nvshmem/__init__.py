@@ -4,7 +4,8 @@ from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.properties import About, Tuning
 
 # A tile is of a size that a block multiplies well. A call with the library has some 20 launches,
-# 60 us; a kernel that multiplies reaches a tenth of the library's rate: so they are equal at 2^32.
+# 60 us, in which a kernel without cuBLASDx makes 10 steps of 64 x 64 x 32 in each block: so they
+# are equal at some 2^24 products (bench/gpu/predict.py).
 # 256 threads have all registers of a multiprocessor, so kernels that move need not spill; with 128
 # bytes each they have 32 KiB under way, where HBM wants 20. In blocks that have less than 4 KiB
 # some would have nothing to do.
@@ -15,7 +16,7 @@ TUNING = Tuning(
     piece_bytes=64 << 10,
     tile=(128, 128),
     product_rows=0,
-    kernel_products=1 << 32,
+    kernel_products=1 << 24,
     ll_bytes=448 << 10,  # NVLink sends that in the 1 us that a fence and a signal take, or less
     one_shot_bytes=5 << 20,  # and that while two shot fences and waits once more (bench/gpu)
     block_bytes=4 << 10,

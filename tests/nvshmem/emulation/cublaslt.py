@@ -46,9 +46,11 @@ class Library:
     def matmul_preference_create(self, out):
         return self._make(out)
 
-    def matmul_preference_destroy(self, preference):
-        del self._made[preference.value]
+    def matmul_preference_destroy(self, made):
+        del self._made[made.value]
         return 0
+
+    matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy
 
     def matrix_layout_create(self, out, kind, rows, columns, lead):
         if lead.value < rows.value:

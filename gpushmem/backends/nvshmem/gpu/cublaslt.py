@@ -6,7 +6,9 @@ where there is no CUDA driver. cuBLASLt counts columns first, so it computes the
 
 A product is described once for its dtype, sizes, strides and alignment; then the library has said
 which of its kernels to take, so a call is one call of it, which a CUDA graph can capture. Each
-stream has a workspace of its own, since products on two streams may run at the same time.
+stream has a workspace of its own, since products on two streams may run at the same time. That of a
+stream that was captured is the graph's, too, and stays until the end; of the others those used last
+are kept.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ import numpy as np
 
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray
 from gpushmem.backends.nvshmem.gpu.device import Device
+from gpushmem.backends.host.call_checks import by_rows
 from gpushmem.errors import ShmemError
 
 __all__ = ["Products", "library"]
 
 WORKSPACE = 32 << 20  # bytes: what cuBLAS takes on GPUs of compute capability 9.0
 MOST_ALIGNED = 256  # bytes: no kernel asks for more
-KEPT = 1024  # descriptions of products
+KEPT, STREAMS = 1024, 8  # descriptions of products; workspaces that no graph has
 # Numbers of cublasLt.h, cublas_api.h and library_types.h.
 TRANSPOSE_A, TRANSPOSE_B, TRANSPOSED = 3, 4, 1
 MAX_WORKSPACE, ALIGNMENT_A = 1, 5  # preferences; the alignments of b, c and d follow that of a
@@ -71,7 +74,8 @@ class Products:
         self._device = device
         self._handle: handle | None = None
         self._known: dict[Any, Product] = {}
-        self._workspaces: dict[int, GpuArray] = {}  # by stream
+        self._workspaces: dict[int, GpuArray] = {}  # by stream, the one used last at the end
+        self._of_graphs: dict[int, GpuArray] = {}
 
     def multiply(self, stream: int, dst: Any, a: Any, b: Any, accumulate: bool) -> None:
         """Queue `dst = a @ b`, or `dst += a @ b`; no axis is empty."""
@@ -80,7 +84,7 @@ class Products:
             self._queue(stream, self._known[key], dst, a, b, accumulate)
             return
         if len(self._known) >= KEPT:
-            self._known.clear()
+            _forget(self._known.pop(next(iter(self._known))))
         with self._device.loading("gemm"):  # of cuBLASLt's kernel
             self._known[key] = self._find(dst.dtype.name, *key)
             self._queue(stream, self._known[key], dst, a, b, accumulate)
@@ -88,10 +92,7 @@ class Products:
     def _queue(
         self, stream: int, product: Product, dst: Any, a: Any, b: Any, accumulate: bool
     ) -> None:
-        workspace = self._workspaces.get(stream)
-        if workspace is None:
-            workspace = self._device.array((WORKSPACE,), np.dtype(np.uint8))
-            self._workspaces[stream] = workspace
+        workspace = self._workspace(stream)
         one, start = product.scalar(1), product.scalar(accumulate)
         left, right, sums = product.layouts
         to = handle(dst.address)
@@ -101,6 +102,18 @@ class Products:
             byref(product.found.algorithm), handle(workspace.address), c_size_t(WORKSPACE),
             handle(stream),
         )  # fmt: skip
+
+    def _workspace(self, stream: int) -> GpuArray:
+        workspace = self._of_graphs.get(stream, self._workspaces.pop(stream, None))
+        if workspace is None:
+            workspace = self._device.array((WORKSPACE,), np.dtype(np.uint8))
+        if self._device.is_captured(stream):
+            self._of_graphs[stream] = workspace
+        elif stream not in self._of_graphs:
+            self._workspaces[stream] = workspace
+            if len(self._workspaces) > STREAMS:  # freed when the GPU is done with it
+                del self._workspaces[next(iter(self._workspaces))]
+        return workspace
 
     def _find(self, dtype: str, dst: Described, a: Described, b: Described) -> Product:
         if self._handle is None:
@@ -140,12 +153,17 @@ class Described(NamedTuple):
 
 
 def _described(matrix: Any) -> Described:
-    (m, n), (down, across), size = matrix.shape, matrix.strides, matrix.dtype.itemsize
-    by_rows = (n == 1 or across == size) and (m == 1 or down >= n * size)
-    count, length, step = (m, n, down) if by_rows else (n, m, across)
+    rows = by_rows(matrix)
+    (count, length), (step, _) = (x if rows else x[::-1] for x in (matrix.shape, matrix.strides))
     aligned = min((matrix.address | MOST_ALIGNED) & -(matrix.address | MOST_ALIGNED), MOST_ALIGNED)
-    lead = step // size if count > 1 else length
-    return Described(by_rows, (count, length), lead, aligned, matrix.dtype.name)
+    lead = step // matrix.dtype.itemsize if count > 1 else length
+    return Described(rows, (count, length), lead, aligned, matrix.dtype.name)
+
+
+def _forget(product: Product) -> None:
+    _call("MatmulDescDestroy", product.operation)
+    for layout in product.layouts:
+        _call("MatrixLayoutDestroy", layout)
 
 
 def _made(create: str, *arguments: Any) -> handle:

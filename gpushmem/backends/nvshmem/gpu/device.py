@@ -151,11 +151,12 @@ class Device:
             check(driver.cuEventDestroy(event), "wait_stream")  # it goes when it is not needed
         return True
 
-    def is_captured(self, stream: CudaStream) -> bool:
-        """Whether what is queued on a stream now is for a graph."""
-        if int(stream.handle) == int(LEGACY_DEFAULT_STREAM.handle):
+    def is_captured(self, stream: CudaStream | int) -> bool:
+        """Whether what is queued on a stream now, or on that of a handle, is for a graph."""
+        handle = int(getattr(stream, "handle", stream))
+        if handle == int(LEGACY_DEFAULT_STREAM.handle):
             return False  # it cannot be, and must not be asked while others are
-        status = check(driver.cuStreamIsCapturing(stream.handle), "wait_stream")
+        status = check(driver.cuStreamIsCapturing(handle), "is_capturing")
         return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
     def wait(self, stream: CudaStream, what: str) -> None:
