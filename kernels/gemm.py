@@ -51,6 +51,7 @@ from gpushmem.kernels.gemm_beside import (
     AllReduceBeside,
     GatherBeside,
     ScatterBeside,
+    divided,
     shards_together,
 )
 from gpushmem.kernels.parts import (
@@ -317,20 +318,21 @@ class AllGatherGemm(Gemm):
             m, n, k, dtype, team, tile=tile, method=method, products=products, blocks=blocks,
             threads=threads,
         )  # fmt: skip
+        self._beside: GatherBeside | None = None
         if self.method == "library":
-            self.group = self._together(tile)
+            self.groups = self._together(tile)
             self._beside = GatherBeside(self)
         else:
-            self._beside = None
             self._prepare(m, n, k)
 
-    def _together(self, tile: tuple[int, int] | None) -> int:
-        """How many shards the library multiplies together."""
+    def _together(self, tile: tuple[int, int] | None) -> tuple[int, ...]:
+        """How many shards the library multiplies together, at each time."""
         if tile is None:
             multiprocessors, size = self.tuning.multiprocessors, self.dtype.itemsize
             return shards_together(self.n_pes, self.m, self.n, size, multiprocessors)
-        most = tile[0] // max(self.m, 1)
-        return max(k for k in range(1, self.n_pes + 1) if self.n_pes % k == 0 and k <= max(1, most))
+        most = max(1, tile[0] // max(self.m, 1))
+        together = (k for k in range(1, self.n_pes + 1) if self.n_pes % k == 0 and k <= most)
+        return divided(self.n_pes, max(together), doubling=False)
 
     def _prepare(self, m: int, n: int, k: int) -> None:
         """Make what the kernel needs."""

@@ -24,7 +24,8 @@ A box is filled when all that this PE has filled before are taken: so `arrived` 
 and nothing is added to `taken` between the wait and the 0. Each side completes its 0s before it
 goes on, and what was read is read before it is said to be: kernels of a stream follow each other.
 
-If a shard is too small to be multiplied on all multiprocessors, several are multiplied together.
+If a shard is too small to be multiplied on all multiprocessors, several are multiplied together: in
+groups of one size, or of sizes that double, since ever more have come.
 
 After Flux (see `gemm`) and the asynchronous tensor parallelism of PyTorch.
 """
@@ -48,6 +49,9 @@ WARP, KEPT = 32, 16  # threads; arrays whose parts are known
 # The library's tiles, one on a multiprocessor at a time; what a GPU computes while NVLink moves a
 # byte: H100 794e12 / 375e9, B200 1745e12 / 750e9 (bench/gpu/machines.py).
 TILE, PER_BYTE = (128, 256), 2200
+LAUNCHES = (
+    0.1  # of a product and of what waits before it, in times of a tile: some 7 of 20 to 90 us
+)
 
 
 @shmem.jit
@@ -98,18 +102,34 @@ def sum_chunk(out, inbox, team, epochs):
     shmem.reduce_rows_block(mine, inbox[:, first : first + mine.size], "sum")
 
 
-def shards_together(n: int, m: int, columns: int, itemsize: int, multiprocessors: int) -> int:
-    """How many of n shards of m rows to multiply together: what takes least, in times of a tile."""
+def divided(n: int, g: int, doubling: bool) -> tuple[int, ...]:
+    """Sizes of the groups that n shards are multiplied in: all g, or g, g, 2 g, 4 g, ..."""
+    if not doubling:
+        return (g,) * (n // g)
+    return (g, *(g << k for k in range((n // g).bit_length() - 1)))
+
+
+def shards_together(
+    n: int, m: int, columns: int, itemsize: int, multiprocessors: int
+) -> tuple[int, ...]:
+    """Into which groups to divide n shards of m rows: what takes least, in times of a tile."""
     if not multiprocessors:
-        return 1
+        return (1,) * n
     area = TILE[0] * TILE[1] * multiprocessors
     comes = m * itemsize * PER_BYTE / (2 * area)  # what a shard's way takes
 
-    def takes(together: int) -> float:
-        tiles = -(-together * m // TILE[0]) * -(-columns // TILE[1])
-        return n // together * -(-tiles // multiprocessors) + (together - 1) * comes
+    def takes(groups: tuple[int, ...]) -> float:
+        now, come = 0.0, 0
+        for size in groups:
+            come += size
+            tiles = -(-size * m // TILE[0]) * -(-columns // TILE[1])
+            now = max(now, (come - 1) * comes) + LAUNCHES + -(-tiles // multiprocessors)
+        return now
 
-    return min((g for g in range(1, n + 1) if n % g == 0), key=takes)
+    every = [
+        divided(n, g, doubling) for g in range(1, n + 1) if n % g == 0 for doubling in (False, True)
+    ]
+    return min((groups for groups in every if sum(groups) == n), key=takes)
 
 
 class Beside:
@@ -146,8 +166,9 @@ class Beside:
     def _send(self, box: Any, part: Any, to: int) -> None:
         """Send a part to a box on a member, on the second stream."""
         pe = self.plan.team.translate_pe(to, shmem.TEAM_WORLD)
-        how = self._signal, 1, shmem.SIGNAL_SET, pe
-        shmem.put_signal(box, part, *how, stream=self._stream)
+        shmem.put_signal(
+            box, part, self._signal, 1, shmem.SIGNAL_SET, pe, stream=self._stream
+        )  # fmt: skip
 
     def _grid(self, stream: Any, kernel: Any, *args: Any) -> None:
         """Launch a kernel of all blocks on the caller's stream."""
@@ -159,55 +180,69 @@ class Beside:
         shape = 1, min(WARP, self.plan.threads), stream
         self.plan.launch_as(shape, self._every, kernel, *args)
 
-    def _by_rows(self, array: Any, rows: int) -> list[Any]:
-        """An array in parts of so many rows, the last ones may have fewer."""
+    def _in_parts(self, array: Any, places: list[tuple[int, int]]) -> list[Any]:
+        """Rows of an array: from so many on, so many, as far as there are."""
         known = self._parts.get(id(array))
         if known is None or known[0] is not array:
-            parts = [array[k * rows : (k + 1) * rows] for k in range(self.n)]
             if len(self._parts) >= KEPT:
                 self._parts.clear()
+            parts = [array[first : first + size] for first, size in places]
             self._parts[id(array)] = known = array, parts
         return known[1]
 
+    def _by_rows(self, array: Any, rows: int) -> list[Any]:
+        """An array in parts of so many rows, one for each PE; the last ones may have fewer."""
+        return self._in_parts(array, [(pe * rows, rows) for pe in range(self.n)])
+
 
 class GatherBeside(Beside):
-    """What `AllGatherGemm` does with the library: `plan.group` shards at a time."""
+    """What `AllGatherGemm` does with the library: shards in `plan.groups`."""
 
     def __init__(self, plan: Any) -> None:
         super().__init__(plan, plan.m * plan.k)
-        self._groups = self.n // plan.group
-        shape = self._groups, plan.group * plan.m, plan.k
-        self._shards, self._all = list(self._inbox.reshape(*shape)), self._inbox.reshape(-1)
-        first = range(0, self.n, plan.group)
-        self._signals = [self._arrived[k : k + plan.group] for k in first]
+        self._order = list(self._groups(1))
+        shards = [self._inbox[first : first + size] for first, size in self._order]
+        self._factors = [x.reshape(x.shape[0] * plan.m, plan.k) for x in shards]
+        self._signals = [self._arrived[first : first + size] for first, size in self._order]
+        self._all = self._inbox.reshape(-1)
 
     def __call__(self, a: Any, b: Any, out: Any, gathered: Any, stream: Any) -> None:
         """Queue the call; `gathered` is None if it is not wanted."""
-        plan, mine = self.plan, self._mine
+        plan, alone = self.plan, self._order[0][1] == 1
         a, b, out = map(plan.on_device, ("a", "b", "out"), (a, b, out))
-        outs = self._by_rows(out, plan.group * plan.m)
+        outs = self._in_parts(out, [(k * plan.m, size * plan.m) for k, size in self._order])
         flat = plan.flat(a)
         with self._both(stream):
-            for to in self._order():
-                self._send(mine, flat, to)
-            if plan.group > 1 or gathered is not None:
-                self._grid(stream, copy_all, mine, flat)
-            for k in range(self._groups):
-                g = (self.me // plan.group + k) % self._groups
-                if plan.group > 1 or k > 0:
-                    self._step(stream, came, self._signals[g])
-                alone = plan.group == 1 and k == 0
-                shmem.gemm(outs[g], a if alone else self._shards[g], b, False, stream=stream)
+            for to in self.receivers():
+                self._send(self._mine, flat, to)
+            if not alone or gathered is not None:
+                self._grid(stream, copy_all, self._mine, flat)
+            for k, (part, factor) in enumerate(zip(outs, self._factors, strict=True)):
+                if k > 0 or not alone:
+                    self._step(stream, came, self._signals[k])
+                shmem.gemm(part, factor if k > 0 or not alone else a, b, False, stream=stream)
             if gathered is not None:
                 self._grid(stream, copy_all, plan.flat(gathered), self._all)
 
-    def _order(self) -> Iterator[int]:
-        """The others, those who need my shard first before; no two PEs send to one at a time."""
-        size, groups = self.plan.group, self._groups
-        mine, place = divmod(self.me, size)
-        for k in range(groups):
-            for j in range(size):
-                to = (mine - k) % groups * size + (place - j) % size
+    def _groups(self, step: int) -> Iterator[tuple[int, int]]:
+        """First shard and size of each group, in the order in which this PE multiplies them.
+
+        And with step -1, of the PEs that need this one's shard, in the order in which they do: if
+        groups double, those are the same.
+        """
+        sizes = self.plan.groups
+        mine = self.me // sizes[0]
+        for k, size in enumerate(sizes):
+            if sizes[-1] > sizes[0]:
+                yield (self.me // size ^ (k > 0)) * size, size
+            else:
+                yield (mine + step * k) % len(sizes) * size, size
+
+    def receivers(self) -> Iterator[int]:
+        """The others, in the order in which they need my shard; no two PEs send to one at once."""
+        for first, size in self._groups(-1):
+            for k in range(size):
+                to = first + (self.me - k) % size
                 if to != self.me:
                     yield to
 

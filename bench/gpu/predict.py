@@ -445,7 +445,7 @@ def predict(does, machine, code):
 def by_library(plan, machine, code):
     """The time of a call with products by the library, as `predict`; beside that, of it alone."""
     is_ = {name: figure.value for name, figure in machine.items()}
-    gathers, launch = hasattr(plan, "group"), is_["launch"]
+    gathers, launch = hasattr(plan, "groups"), is_["launch"]
     rows = N * plan.m if gathers else plan.rows
     nbytes = plan.dtype.itemsize * (plan.m * plan.k if gathers else plan.share * plan.n)
     sent, link = nbytes / (is_["link"] * is_["link reached"]), OTHERS * nbytes
@@ -459,11 +459,11 @@ def by_library(plan, machine, code):
 
     begun = now = launch + launch * gathers  # boxes are empty; this PE's shard is copied
     if gathers:
-        each, more = product(plan.group * plan.m), []
-        for first in range(0, N, plan.group):
-            came = begun + (first + plan.group - 1) * sent
-            now = max(now, came) + signal + each
-        multiplied = N // plan.group * each
+        multiplied, have, more = 0, 0, []
+        for size in plan.groups:
+            have += size
+            now = max(now, begun + (have - 1) * sent) + signal + product(size * plan.m)
+            multiplied += product(size * plan.m)
     else:
         each, more = product(plan.share), [predict(w, machine, code)["seconds"] for w in sums(plan)]
         free = 0

@@ -18,6 +18,7 @@ ORDERS = re.compile(
     r"(signal_|wait_|barrier|sync|quiet|fence|flush|threadfence|tell(_others)?$|complete$|end$|end_at$)"
 )
 SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
+BESIDE = {"_both", "_send", "emptied", "came", "took"}
 # Functions of `kernels/` that each run begins with.
 ROOTS = {
     "locks": {"ticket_lock", "ticket_unlock", "mcs_lock", "mcs_unlock"},
@@ -41,9 +42,9 @@ ROOTS = {
     "gemm_reduce_scatter": {"gemm_reduce_scatter"},
     "gemm_sent": {"gemm_reduce_scatter"},
     "gemm_all_reduce": {"gemm_all_reduce"},
-    "gather_beside": {"send_shard", "next_shard", "made", "copy_shard"},
-    "scatter_beside": {"send_chunks", "sum_chunk", "made"},
-    "reduce_beside": {"send_chunks", "sum_chunk", "made", "exchange"},
+    "gather_beside": {*BESIDE, "copy_all"},
+    "scatter_beside": {*BESIDE, "_scatter", "sum_chunk"},
+    "reduce_beside": {*BESIDE, "_scatter", "sum_chunk", "exchange"},
     "jacobi_one_block": {"iterate", "exchange", "largest_change"},
     "jacobi3": {"iterate", "exchange", "largest_change"},
     "jacobi2": {"iterate", "exchange", "largest_change"},

@@ -1,5 +1,8 @@
 """The products with all-gather, reduce-scatter and all-reduce, against NumPy."""
 
+from types import SimpleNamespace
+from unittest import mock
+
 import numpy as np
 import pytest
 from gpushmem.kernels import AllGatherGemm, GemmAllReduce, GemmReduceScatter, gemm
@@ -216,31 +219,51 @@ def test_what_a_pe_sends(run_pes):
 
 def test_shards_that_the_library_multiplies_together():
     h100 = 132
-    # 56 tiles a shard: two fill 132 multiprocessors, more would be waited for for longer.
-    assert gemm.shards_together(8, 512, 3584, 2, h100) == 2
-    assert gemm.shards_together(8, 2048, 3584, 2, h100) == 1  # 224 tiles
-    assert gemm.shards_together(8, 16, 3584, 2, h100) == 8  # one row of tiles, however many
-    assert gemm.shards_together(8, 512, 3584, 2, 0) == 1
+    # 56 tiles a shard: two fill 132 multiprocessors.
+    assert gemm.shards_together(8, 512, 3584, 2, h100) == (2, 2, 4)
+    assert gemm.shards_together(8, 2048, 3584, 2, h100) == (1, 1, 2, 4)
+    assert gemm.shards_together(8, 16, 3584, 2, h100) == (8,)  # one row of tiles
+    assert gemm.shards_together(7, 2048, 4096, 2, h100) == (1,) * 7
+    assert gemm.shards_together(8, 512, 3584, 2, 0) == (1,) * 8
 
 
-def test_no_two_pes_send_to_one_at_a_time(run_pes):
-    def body(group):
+@pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 6, 8])
+def test_shards_come_in_the_order_in_which_they_are_needed(n_pes):
+    def beside(me, groups):
+        one = gemm.GatherBeside.__new__(gemm.GatherBeside)
+        one.plan, one.me = SimpleNamespace(groups=groups), me
+        return one
+
+    every = range(1, n_pes + 1)
+    for groups in {gemm.divided(n_pes, g, d) for g in every if n_pes % g == 0 for d in (0, 1)}:
+        if sum(groups) != n_pes:
+            continue  # to double takes a power of two
+        orders = [list(beside(me, groups).receivers()) for me in range(n_pes)]
+        for me, order in enumerate(orders):
+            assert sorted([me, *order]) == list(range(n_pes))
+            wanted = list(beside(me, groups)._groups(1))
+            assert [size for _, size in wanted] == list(groups)
+            shards = [first + k for first, size in wanted for k in range(size)]
+            assert sorted(shards) == list(range(n_pes))
+            assert me in shards[: groups[0]]
+            before = 0  # those that each shard of a group has been sent to before
+            for first, size in wanted:
+                for source in set(range(first, first + size)) - {me}:
+                    assert before - 1 <= orders[source].index(me) < before + size
+                before += size
+        for k in range(n_pes - 1):  # nobody gets two at a time, but from its own group
+            if k >= groups[0]:
+                assert len({order[k] for order in orders}) == n_pes
+
+
+def test_groups_of_shards_that_double(run_pes):
+    def body():
         shmem.init()
-        sizes = {"m": 2, "n": 3, "k": 4, "dtype": "float32"}
-        with AllGatherGemm(**sizes, method="library", tile=(2 * group, 3)) as plan:
-            order, together = list(plan._beside._order()), plan.group
+        with mock.patch.object(gemm, "shards_together", lambda n, *_: gemm.divided(n, 1, True)):
+            run("all-gather", 5, 6, 7, "float32", calls=20, method="library", blocks=2)
         shmem.finalize()
-        return order, together
 
-    for group in (1, 2, 4):
-        orders = []
-        for me, (order, together) in enumerate(run_pes(body, 4, group)):
-            assert together == group
-            first = [me // group * group + k for k in range(group) if me // group * group + k != me]
-            assert sorted(order[: group - 1]) == first  # those who multiply mine first
-            orders.append(order)
-        assert all(sorted([me, *order]) == [0, 1, 2, 3] for me, order in enumerate(orders))
-        assert all(len({order[k] for order in orders}) == 4 for k in range(3)) or group == 4
+    run_pes(body, 4)
 
 
 @pytest.mark.cpu_backend  # on GPUs CUDA captures
