@@ -84,7 +84,8 @@ def _extent(op, effect):
     return what + where + KINDS[effect.kind]
 
 
-KINDS = {"data": "", "atomic": ", atomically", "signal": ", as a signal", "unit": ", as units"}
+KINDS = {"data": "", "atomic": ", atomically", "signal": ", as a signal", "unit": ", as units",
+         "line": ", as lines"}  # fmt: skip
 REMOTE = roles.Remote, roles.Element
 
 

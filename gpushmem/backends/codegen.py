@@ -9,7 +9,9 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.np.arrayobj import populate_array
 
-__all__ = ["array_moved", "contiguous", "dtype_name", "with_signature"]
+from gpushmem.ops.row import WORDS
+
+__all__ = ["array_moved", "contiguous", "dtype_name", "with_signature", "words_for"]
 
 
 def contiguous(context: Any, builder: Any, typ: Any, start: Any, extents: Sequence[Any]) -> Any:
@@ -31,6 +33,14 @@ def array_moved(context: Any, builder: Any, typ: Any, array: Any, address: Any) 
     moved = context.make_array(typ)(context, builder, array)
     moved.data = builder.inttoptr(address, moved.data.type)
     return moved._getvalue()
+
+
+def words_for(builder: Any, nbytes: Any, kind: str) -> Any:
+    """How many words of data and flags so many bytes of data take; `kind` is one of WORDS."""
+    data, words = map(nbytes.type, WORDS[kind])
+    return builder.mul(
+        builder.udiv(builder.add(nbytes, nbytes.type(data.constant - 1)), data), words
+    )
 
 
 def dtype_name(typ: Any) -> str:

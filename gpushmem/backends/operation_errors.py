@@ -72,7 +72,8 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
     TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
     TOO_FEW_UNITS: (
         ArgumentError,
-        "there are {0} units, and {1} are needed: one for each 4 bytes of the data",
+        "there are {0} units, and {1} are needed: one for each 4 bytes of the data, or "
+        "with LL128 32 for each 240",
     ),
     BAD_ROW: (ArgumentError, "src has no row {0}: its rows are 0 to {1}, and -1 is none"),
     NO_WEIGHT: (ArgumentError, "index has {0} elements, weights {1}: each row needs its weight"),
@@ -142,8 +143,8 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
     ),
     SMALL_BLOCK: (
         KernelError,
-        "the block has {0} threads: NVSHMEM sums by whole warps, and wrongly in blocks of fewer "
-        "than {1}. Launch at least that many, or call the operation of one thread",
+        "the block has {0} threads: NVSHMEM sums by whole warps, as lines of LL128 are sent, and "
+        "wrongly in blocks of fewer than {1}. Launch at least that many, or call another operation",
     ),
     BAD_AMOUNT: (
         ArgumentError,

@@ -29,7 +29,8 @@ class Tuning:
     `kernel_products`, how many products of two numbers a kernel that multiplies may have to be
     better than the library beside one that sends, None where it always is;
     `ll_bytes`, the data up to which a PE sends what all need to all others by LL, in one call;
-    `one_shot_bytes`, the same in one shot, where two take longer for their fences and signals;
+    `ll128_bytes`, the same by LL128, and in each of two shots; `one_shot_bytes`, the same in one
+    shot, where two take longer for their fences and signals;
     `block_bytes`, what a block that copies has at least. On GPUs: `multiprocessors` that a PE has
     for itself, and `moving_blocks` of a grid that copies and adds up, at most; else 0.
     Plans use it for what the user does not set.
@@ -42,6 +43,7 @@ class Tuning:
     tile: tuple[int, int]
     product_rows: int
     ll_bytes: int
+    ll128_bytes: int
     one_shot_bytes: int
     kernel_products: int | None = None
     block_bytes: int = 1

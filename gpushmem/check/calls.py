@@ -14,7 +14,7 @@ from gpushmem.check.log import NO_INTEGER, PHASE, Record
 from gpushmem.check.vector_clock import CALLED, DONE, READ, UNITS, Bit, Clock, is_fenced
 from gpushmem.ops import OPS, QP_DEFAULT
 from gpushmem.ops.roles import QueuePair, QueuePairs
-from gpushmem.ops.row import DATA, READS, UNIT, Effect, Op
+from gpushmem.ops.row import DATA, READS, WORDS, Effect, Op
 
 __all__ = [
     "ROWS",
@@ -103,7 +103,7 @@ class Call:
     @property
     def units(self) -> Extent | None:
         """The units that it puts, or waits for."""
-        return next((one for one in self.effects if one.effect.kind == UNIT), None)
+        return next((one for one in self.effects if one.effect.kind in WORDS), None)
 
     @property
     def fetches(self) -> bool:

@@ -49,7 +49,7 @@ from gpushmem.check.vector_clock import (
     Clock,
 )
 from gpushmem.ops.roles import FromMembers, ToMembers
-from gpushmem.ops.row import COPY, DATA, READS, RETURN, SIGNAL, UNIT
+from gpushmem.ops.row import COPY, DATA, READS, RETURN, SIGNAL, WORDS
 from gpushmem.progress import watched
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
@@ -63,7 +63,7 @@ LOOKS = [
 ]  # fmt: skip
 WITH_UNITS = [
     number for number, op in enumerate(ROWS)
-    if any(effect.kind == UNIT for effect in op.facts.effects)
+    if any(effect.kind in WORDS for effect in op.facts.effects)
 ]  # fmt: skip
 WAITS = [number for number, op in enumerate(ROWS) if op.waits]
 AT_ONCE = 1 << 13  # events that are read together
@@ -542,7 +542,7 @@ class _Replay:
             atomic = effect.kind != DATA or op.plain in ("p", "g")
             pieces = size, stride, times
             rows = [start]
-            if effect.kind == UNIT:
+            if effect.kind in WORDS:
                 rows = [start + k * stride for k in range(times)]
                 pieces = item, item, size // item
             elif atomic and times == 1:  # word by word
@@ -551,7 +551,7 @@ class _Replay:
             call.word = spaces[0], start
             if atomic and times:
                 call.words.append((*call.word, item, pieces[2], effect.how != READS))
-            if effect.how != READS and effect.kind == UNIT:
+            if effect.how != READS and effect.kind in WORDS:
                 self.waits.put_units(pe, call, spaces[0], now)
             elif effect.how != READS and atomic:
                 looked_at = start >> CELL in self._looked_at

@@ -16,7 +16,7 @@ from gpushmem.check.launches import OF_BLOCK, OF_GPU, OF_SYSTEM, Launch, Times
 from gpushmem.check.log import SHARED, Record, Trace
 from gpushmem.check.vector_clock import DEFAULT_QPS, EARLIER, ENDED, NONE, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.ops.row import SIGNAL, UNIT
+from gpushmem.ops.row import SIGNAL, WORDS
 from gpushmem.simt.observe import ADD, ATOMIC, LOAD, RELAXED, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
@@ -225,7 +225,7 @@ def ends_of_units(pe: Pe, records: Any, rows: Iterable[int]) -> set[int]:
     words, ops = _effects_of(records, rows)
     for op, *effect in np.unique(np.column_stack([ops, words]), axis=0).tolist():
         one = extent(ROWS[op], effect)
-        if one.effect.kind == UNIT:
+        if one.effect.kind in WORDS:
             start = pe.place(one.address, 0)[1]
             starts = range(start, start + max(one.stride * one.times, 1), max(one.stride, 1))
             found |= {*starts, *(first + one.size for first in starts)}

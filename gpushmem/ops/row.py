@@ -29,7 +29,9 @@ ON_THE_HOST = " on the host"  # ends the names of kernels that run an operation 
 # --- what an operation does with memory
 
 READS, WRITES, UPDATES = "reads", "writes", "updates"
-DATA, SIGNAL, ATOMIC, UNIT = "data", "signal", "atomic", "unit"
+DATA, SIGNAL, ATOMIC, UNIT, LINE = "data", "signal", "atomic", "unit", "line"
+# Of words that have data and flags (`ops.ll`): bytes of data, and how many words have them.
+WORDS = {UNIT: (4, 1), LINE: (240, 32)}
 
 
 class Effect(NamedTuple):
@@ -37,11 +39,11 @@ class Effect(NamedTuple):
 
     `how` it is accessed: READS, WRITES or UPDATES (reads and writes at once); `kind`: as DATA, in
     pieces and without order; as a SIGNAL, which is set, or added to if the argument `op` says so;
-    as an ATOMIC element, which is changed as the operation's name says; or as UNITs, one for each
-    4 bytes of the extent, in every row of a matrix (`ops.ll`). `extent` says how much: "0", the
-    element 0; the name of an array, the first elements, as many as that has; of an integer, so many
-    from the array's `Place` on; "stride", `nelems` elements, `{array}_stride` apart; "parts", as
-    the operation's docstring says.
+    as an ATOMIC element, which is changed as the operation's name says; or as UNITs or LINEs, as
+    many as the extent's bytes need (WORDS), in every row of a matrix. `extent` says how much: "0",
+    the element 0; the name of an array, the first elements, as many as that has; of an integer, so
+    many from the array's `Place` on; "stride", `nelems` elements, `{array}_stride` apart; "parts",
+    as the operation's docstring says.
     """
 
     how: str

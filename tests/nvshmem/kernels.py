@@ -33,7 +33,7 @@ INTS = [
 ]
 UNITS = RemoteUnits, OwnUnits
 WRITTEN = {"name": '"a"', "n": "1", "access": '"relaxed.sys"'}  # literals
-LOCAL = ("reduce_rows", "reduce_local", "reduce_ll")
+LOCAL = ("reduce_rows", "reduce_local", "reduce_ll", "reduce_ll128")
 OWN = (  # call none of NVSHMEM's
     *LOCAL, "gemm", "ask_smem", "trace_range_start", "trace_range_end", "copy", "copy_rows",
     "sum_rows", "load_vector", "store_vector", "copy_async", "copy_async_commit", "copy_async_wait",

@@ -17,6 +17,7 @@ TUNING = Tuning(
     tile=(512, 1024),
     product_rows=2048,
     ll_bytes=0,  # signals and fences cost next to nothing, and data come as fast as a core copies
+    ll128_bytes=0,
     one_shot_bytes=96 << 10,  # 32 KiB of 4 PEs
 )
 

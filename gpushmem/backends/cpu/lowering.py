@@ -210,10 +210,10 @@ BODIES = {
     for f in (
         my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
         flush, quiet, qp_fence, qp_quiet, multicast_array, multimem_store, combining.copy,
-        ll.put_ll, gemm, copy_rows, sum_rows,
+        gemm, copy_rows, sum_rows,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | vectors.BODIES | {
-    **async_copies.BODIES, "peer_array": peer_array
+    **ll.BODIES, **async_copies.BODIES, "peer_array": peer_array
 }  # fmt: skip
 
 # Of these there is one for each value of `op`.

@@ -15,6 +15,7 @@ ABOUT = About(
         tile=(512, 1024),
         product_rows=2048,
         ll_bytes=0,
+        ll128_bytes=0,
         one_shot_bytes=96 << 10,
     ),
     shares_memory=False,

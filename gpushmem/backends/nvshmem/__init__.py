@@ -18,6 +18,7 @@ TUNING = Tuning(
     product_rows=0,
     kernel_products=1 << 24,
     ll_bytes=448 << 10,  # NVLink sends that in the 1 us that a fence and a signal take, or less
+    ll128_bytes=11 << 18,  # NVLink sends that while two shots have more to wait for (bench/gpu)
     one_shot_bytes=5 << 20,  # and that while two shot fences and waits once more (bench/gpu)
     block_bytes=4 << 10,
 )

@@ -32,7 +32,7 @@ from gpushmem.backends.host.call_checks import (
 from gpushmem.backends.host.host_kernels import ask_smem
 from gpushmem.backends.nvshmem import mps, transport
 from gpushmem.backends.nvshmem.external_buffers import check_external
-from gpushmem.backends.nvshmem.gpu import cublaslt, modules
+from gpushmem.backends.nvshmem.gpu import cublaslt, modules, nvlink
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import NOTICE, Device, Stream, say
 from gpushmem.backends.nvshmem.gpu.driver_errors import check
@@ -59,6 +59,7 @@ from gpushmem.size import span
 
 __all__ = ["NvshmemBackend"]
 
+LINKED = 7  # the bit that says so, beside the major compute capability
 ALIGNMENT = 512  # bytes; of the heap, as that of an allocation
 # A PE's message in a meeting: the number of bytes, and the name of the call, cut to fit.
 SAYING = np.dtype([("nbytes", "i8"), ("what", "S120")])
@@ -243,14 +244,19 @@ class NvshmemBackend:
             raise different_calls({pe: _sized(what.decode(), n) for pe, (n, what) in calls})
 
     def _sharing(self) -> int:
-        """The number of PEs that use this PE's GPU, whatever the processes call it; sets `gpu`."""
+        """The number of PEs that use this PE's GPU, whatever the processes call it.
+
+        Sets `gpu`, and whether NVLink links all.
+        """
         self._device.synchronize("init")
         cuda = self._device.cuda
-        mine = cuda.properties.multiprocessor_count << 8 | cuda.compute_capability[0]
+        about = nvlink.all_linked() << LINKED | cuda.compute_capability[0]
+        mine = cuda.properties.multiprocessor_count << 8 | about
         said = self._exchange("init", (mine, cuda.uuid.encode()))
         gpus = said["what"].tolist()
         parts = (int(n >> 8) // gpus.count(gpu) for n, gpu in said.tolist())
-        self.gpu = max(1, min(parts)), int((said["nbytes"] & 0xFF).min())
+        self.gpu = max(1, min(parts)), int((said["nbytes"] & (1 << LINKED) - 1).min())
+        self._linked = bool((said["nbytes"] >> LINKED & 1).all())
         return gpus.count(gpus[self.my_pe])
 
     def _exchange(self, what: str, mine_: tuple[int, bytes]) -> np.ndarray[Any, Any]:
@@ -378,7 +384,9 @@ class NvshmemBackend:
         return self._device.new_stream(priority, nonblocking)
 
     def tuned(self, tuning: Tuning) -> Tuning:
-        return tuning if cublaslt.library() else replace(tuning, kernel_products=None)
+        if not cublaslt.library():
+            tuning = replace(tuning, kernel_products=None)
+        return tuning if self._linked else replace(tuning, ll128_bytes=0)
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return self._device.wait_stream(stream, other)

@@ -25,6 +25,7 @@ TUNING = Tuning(
     tile=(64, 64),
     product_rows=0,
     ll_bytes=0,
+    ll128_bytes=0,
     one_shot_bytes=96 << 10,
 )
 

@@ -52,7 +52,7 @@ from gpushmem.ops.roles import (
     ToMembers,
     Words,
 )
-from gpushmem.ops.row import BLOCK, DATA, Effect
+from gpushmem.ops.row import BLOCK, DATA, LINE, Effect
 from gpushmem.simt.functions import inlined
 from gpushmem.simt.layout import THREAD
 from gpushmem.simt.thread import fail_if, thread_word, user_word
@@ -170,6 +170,8 @@ def check(call: hook.Call) -> None:
     _check_waited(call)
     for effect in facts.effects:
         _check_effect(call, effect)
+        if effect.kind == LINE:
+            call.run(check_threads, i64(LANES))
     if facts.meets and call.op.arrays:
         _check_collective(call)
 

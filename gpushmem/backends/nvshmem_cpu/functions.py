@@ -22,6 +22,7 @@ from gpushmem.backends.nvshmem.operations import (
     accesses,
     composed,
     ll,
+    ll128,
     multicast,
     multimem,
     ordering,
@@ -108,6 +109,7 @@ def install() -> None:
     for text, found in multimem.TEXTS.items():
         INTRINSICS[text] = partial(_load_from_all, found)
     INTRINSICS[ll.LOAD_TWO], INTRINSICS[ll.STORE_TWO] = _load_two, _store_two
+    INTRINSICS[ll128.ONE_PIECE] = lambda builder: ir.IntType(32)(0)
     INTRINSICS["polling loop"] = partial(_polls, INTRINSICS["polling loop"])
 
 

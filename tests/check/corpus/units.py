@@ -37,6 +37,27 @@ def flag_again(pes=2):
     kernel[1, 1](*memory())
 
 
+def flag_of_a_line_again(pes=2):
+    """The same by LL128."""
+
+    @shmem.jit
+    def kernel(boxes, x, out):
+        me = shmem.my_pe()
+        for m in range(2):
+            flag, answer = m + 1 if FIXED else 1, boxes[m : m + 1]
+            if me == 0:
+                shmem.put_ll128_block(boxes[0], x, flag, 1)  # <- 1
+                shmem.reduce_ll128_block(out, answer, 1, "sum")
+                if cuda.threadIdx.x == 0:
+                    x[0] += 1
+                cuda.syncthreads()
+            else:
+                shmem.reduce_ll128_block(out, boxes[:1], flag, "sum")  # <- 2
+                shmem.put_ll128_block(answer[0], x, 1, 0)
+
+    kernel[1, 32](shmem.zeros((2, 32), "uint64"), *memory()[1:])
+
+
 def loaded_unit(pes=2):
     """A unit has come, and another one is loaded as if it had."""
 

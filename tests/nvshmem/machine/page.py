@@ -41,13 +41,14 @@ cubin; a test compares it. What each operation is asked for, and that it has it,
 `copy_block` and `multimem_store_block` have eight loads of 16 bytes (`LD.E.128`) before their first
 store, which for the latter is one of the switch where there is one (`STG.E.128.STRONG.SYS`; in PTX
 `multimem.st`). `reduce_rows_block`, `reduce_local_block` and `sum_rows_block` have four or more
-before they use the first, for all dtypes of 2 to 8 bytes. `reduce_ll_block` has two loads
-(`LDG.E.128.STRONG.SYS`) for each of up to eight rows before it looks at a flag, and neither it nor
-`put_ll_block` has a fence. `multimem_reduce_block` has four of the switch (`LDGMC`) before it
-stores. None of them has memory on the stack; a test looks
-(`tests/nvshmem/machine/test_vectors.py`). With 256 threads on a multiprocessor a copy has 32 KB in
-flight; by Little's law an H100 needs 15 KB for its HBM (3.35 TB/s, 0.6 us, 132 multiprocessors).
-Both figures are computed, not measured.
+before they use the first, for all dtypes of 2 to 8 bytes. `reduce_ll_block` and
+`reduce_ll128_block` have two loads (`LDG.E.128.STRONG.SYS`) for each of up to eight rows before
+they look at a flag, and neither they nor `put_ll_block` and `put_ll128_block` have a fence; the
+latter has two stores, `STG.E.128.STRONG.SYS`, behind a `WARPSYNC.ALL`. `multimem_reduce_block` has
+four loads of the switch (`LDGMC`) before it stores. None of them has memory on the stack; a test
+looks (`tests/nvshmem/machine/test_vectors.py`). With 256 threads on a multiprocessor a copy has 32
+KB in flight; by Little's law an H100 needs 15 KB for its HBM (3.35 TB/s, 0.6 us, 132
+multiprocessors). Both figures are computed, not measured.
 
 ## Vectors of one thread
 

@@ -25,7 +25,7 @@ LINES = {
 pytestmark = pytest.mark.skipif(not reader.disassembler(), reason="nvdisasm is not installed")
 
 
-UNITS = "put_ll_block", "reduce_ll_block"
+UNITS = [(f"put_{name}_block", f"reduce_{name}_block") for name in ("ll", "ll128")]
 
 
 def built(dtype, names=tuple(LINES)):
@@ -56,22 +56,23 @@ def test_words_are_loaded_together(elsewhere, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("int64", marks=pytest.mark.sweep)])
-def test_units_are_loaded_and_stored_by_16_bytes_without_a_fence(elsewhere, dtype):
-    code = elsewhere.submit(built, dtype, UNITS).result()
+@pytest.mark.parametrize("names", UNITS)
+def test_units_are_loaded_and_stored_by_16_bytes_without_a_fence(elsewhere, names, dtype):
+    code = elsewhere.submit(built, dtype, names).result()
     for name, there in code.items():
         assert not [one for one in there if one.space == "local"], name
         assert not [one for one in there if "MEMBAR" in one.opcode or "CCTL" in one.opcode], name
     stored, loaded = (
         [one for one in code[name] if one.strong and one.kind == kind]
-        for name, kind in zip(UNITS, (STORE, LOAD), strict=True)
+        for name, kind in zip(names, (STORE, LOAD), strict=True)
     )
     for some in stored, loaded:
-        assert {one.width for one in some} == {8, 16}  # 8: at ends
+        assert {one.width for one in some} == ({16} if "ll128" in names[0] else {8, 16})  # 8: ends
         assert {one.scope for one in some} == {SYS}
     # Two of each of eight rows, before a thread looks at one.
     kinds = "".join(
         "l" if one in loaded and one.width == 16 else "b"
-        for one in code["reduce_ll_block"] if one in loaded or one.opcode.startswith("YIELD")
+        for one in code[names[1]] if one in loaded or one.opcode.startswith("YIELD")
     )  # fmt: skip
     assert "l" * 16 in kinds, kinds
 

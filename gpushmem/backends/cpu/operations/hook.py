@@ -14,13 +14,14 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from gpushmem.backends.codegen import words_for
 from gpushmem.backends.cpu.operations import nodes
 from gpushmem.backends.cpu.operations.access import as_world, reach
 from gpushmem.diagnosis import instrumentation
 from gpushmem.errors import ShmemError
 from gpushmem.native.memory import i64, intrinsic
 from gpushmem.ops import Op
-from gpushmem.ops.row import UNIT, Effect
+from gpushmem.ops.row import WORDS, Effect
 from gpushmem.simt.functions import call_device, device, made_of
 from gpushmem.simt.observe import compiled_with, observe
 from gpushmem.simt.thread import user_word
@@ -94,7 +95,7 @@ class Call(NamedTuple):
         elif effect.extent == "stride":
             words = [self.integer(f"{effect.array}_stride"), self.integer("nelems")]
             count = self.run(reach, *words, returns=types.intp)
-        elif effect.kind == UNIT:
+        elif effect.kind in WORDS:
             count = self.units(effect)
         elif effect.extent not in self.op.arrays:
             count = self.integer(effect.extent)
@@ -114,9 +115,9 @@ class Call(NamedTuple):
         return self._array(name).nitems
 
     def units(self, effect: Effect) -> ir.Value:
-        """How many units an effect covers, of each row of a matrix."""
+        """How many words of data and flags an effect covers, of each row of a matrix."""
         nbytes = self.builder.mul(self.count(effect.extent), self.itemsize(effect.extent))
-        return self.builder.lshr(self.builder.add(nbytes, i64(3)), i64(2))
+        return words_for(self.builder, nbytes, effect.kind)
 
     def itemsize(self, name: str) -> ir.Value:
         """Bytes of an element of an array."""
@@ -125,7 +126,7 @@ class Call(NamedTuple):
     def rows(self, effect: Effect) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value] | None:
         """Of a matrix: how many rows, bytes from one to the next, columns, bytes between those."""
         array = self._array(effect.array)
-        units = effect.kind == UNIT
+        units = effect.kind in WORDS
         if self.argtypes[effect.array].ndim != 2 or (effect.extent != effect.array and not units):
             return None
         shape, strides = (

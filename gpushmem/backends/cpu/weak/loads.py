@@ -46,7 +46,7 @@ __all__ = ["INSIDE", "OBSERVER", "OPERATIONS", "acquires"]
 SYSTEM = 2  # scope of a fence
 OFTEN = 7  # bits, at most, of the number of accesses from one interruption to the next
 # They tell what was there, and order nothing.
-FETCHING = "g", "get", "iget", "multimem_reduce", "reduce_ll"
+FETCHING = "g", "get", "iget", "multimem_reduce", "reduce_ll", "reduce_ll128"
 as_launch = view(LAUNCH)
 
 

@@ -325,18 +325,35 @@ def _put_signal(op: Op) -> Any:
     return _late(op, put_signal)
 
 
+@device
+def a_unit(target, source, nbytes, k, flag, pe):
+    entry = record(pe, 0)
+    update(entry, target + ll.WORD * k, SET, ll.WORD, ll.unit_at(source, nbytes, k, flag))
+    return entry
+
+
+@device
+def a_line(target, source, nbytes, k, flag, pe):
+    """First the data, then the flag, as in a put with a signal."""
+    entry, line = record(pe, ll.LINE_DATA), target + ll.LINE_BYTES * k
+    it = as_pending(entry)
+    it.target, it.nbytes = line, ll.LINE_DATA
+    ll.fill_line(entry + OWN, source, nbytes, k)
+    update(entry, line + ll.LINE_DATA, SET, ll.WORD, flag)
+    return entry
+
+
 def _put_ll(op: Op) -> Any:
-    """Each unit for itself: they arrive in any order."""
-    scope = SCOPES.index(op.scope)
+    """Each unit or line for itself: they arrive in any order."""
+    name, scope = op.base.removeprefix("put_"), SCOPES.index(op.scope)
+    number, target_of = ll.PROTOCOLS[name].number, ll.TARGETS[name]
+    one = {"ll": a_unit, "ll128": a_line}[name]
 
     def put_ll(dst, src, flag, pe):
-        target, source, word = ll.target_of(dst, src, pe), address_of(src), ll.flag_word(flag)
-        nbytes = size_of(src) * itemsize_of(src)
-        for k in range(ll.units_in(src)):
-            data = ll.data_at(source + ll.DATA * k, nbytes - ll.DATA * k)
-            entry = record(pe, 0)
-            update(entry, target + ll.UNIT * k, SET, ll.UNIT, ll.with_flag(data, word))
-            commit(entry, scope)
+        nbytes, word = size_of(src) * itemsize_of(src), ll.flag_word(flag)
+        target, source = target_of(dst, nbytes, pe), address_of(src)
+        for k in range(number(nbytes)):
+            commit(one(target, source, nbytes, k, word, pe), scope)
 
     return put_ll
 
@@ -706,6 +723,7 @@ ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
     "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll, "reduce_ll": _reduce_ll,
+    "put_ll128": _put_ll, "reduce_ll128": _reduce_ll,
     "copy_rows": _copy_rows, "copy_async": _copy_async, "copy_async_commit": _copy_async_commit,
     "copy_async_wait": _copy_async_wait,
     "multimem_reduce": _multimem_reduce, "multimem_store": _multimem_store,

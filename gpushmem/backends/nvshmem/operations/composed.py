@@ -12,7 +12,7 @@ from numba import cuda
 from numba.cuda import cgutils, types
 
 from gpushmem.backends.codegen import contiguous, with_signature
-from gpushmem.backends.nvshmem.operations import gemm, ll, multicast
+from gpushmem.backends.nvshmem.operations import gemm, ll, ll128, multicast
 from gpushmem.backends.nvshmem.operations.device_calls import Value, call, data_of, intrinsic
 from gpushmem.backends.nvshmem.operations.vectors import (
     SHARES,
@@ -349,7 +349,7 @@ def _copy(op: Op, core: Core, given: Given) -> Callable[..., Any]:
 
 
 def _put_ll(op: Op, core: Core, given: Given) -> Callable[..., Any]:
-    puts = ll.putting(op.scope)
+    puts = {"put_ll": ll, "put_ll128": ll128}[op.base].putting(op.scope)
 
     def put_ll(dst, src, flag, pe):
         puts(dst, src, flag, pe)
@@ -402,6 +402,7 @@ CHOICES = {
     "multicast_array": _multicast,
     "copy": _copy,
     "put_ll": _put_ll,
+    "put_ll128": _put_ll,
     "copy_rows": _copy_rows,
     "sum_rows": _sum_rows,
     "gemm": gemm.choose,

@@ -39,7 +39,10 @@ from gpushmem.backends.nvshmem.operations.vectors import (
 )
 from gpushmem.backends.reductions import COMBINE
 
-__all__ = ["LOAD_TWO", "STORE_TWO", "TWO", "putting", "reducing"]
+__all__ = [
+    "I64", "LOAD_TWO", "STORE_TWO", "TOGETHER_AT_MOST", "TWO", "byte_there", "putting",
+    "reducing", "rows_of",
+]  # fmt: skip
 
 DATA, UNIT = 4, 8  # bytes
 TOGETHER_AT_MOST = 8  # rows that a thread loads before it looks at one
@@ -196,15 +199,13 @@ def putting(scope: str) -> Any:
 # --- receiving
 
 
-def _rows(op: str, dtype: Any, first: bool) -> Any:
-    """The device function that combines words of some rows: at most TOGETHER_AT_MOST of `n`.
+def rows_of(look: Any, there: Any, opened: Any, add: Any, first: bool) -> Any:
+    """The device function that combines what is in some rows: at most TOGETHER_AT_MOST of `n`.
 
-    `(src, at, pitch, n, flag)`: the first ones; with `total` behind: more of them.
+    `(src, at, pitch, n, flag)`: the first ones; with `total` behind: more of them. `look` and
+    `there` are functions as those above.
     """
-    scope = {
-        "look": look, "there": when_all_are_there, "opened": opening(dtype),
-        "add": adding(op, dtype),
-    }  # fmt: skip
+    scope = {"look": look, "there": there, "opened": opened, "add": add}
     lines = ["def rows(src, at, pitch, n, flag, total):", "    u0 = look(src, at)"]
     numbers = range(1, TOGETHER_AT_MOST)
     lines += [f"    u{k} = look(src, at + {k} * pitch) if n > {k} else u0" for k in numbers]
@@ -221,7 +222,8 @@ def _rows(op: str, dtype: Any, first: bool) -> Any:
 
 def _in_packs(op: str, dtype: Any, share: Any) -> Any:
     """The device function that combines the words of rows, if all is aligned; returns how many."""
-    begin, go_on, closed = _rows(op, dtype, True), _rows(op, dtype, False), closing(dtype)
+    how = look, when_all_are_there, opening(dtype), adding(op, dtype)
+    begin, go_on, closed = rows_of(*how, True), rows_of(*how, False), closing(dtype)
 
     @cuda.jit(device=True)
     def packs(dst, src, flag):

@@ -25,8 +25,8 @@ from numba.cuda import cgutils, types
 
 from gpushmem.backends.argument_types import literal_reduction
 from gpushmem.backends.codegen import with_signature
+from gpushmem.backends.nvshmem.operations import ll, ll128
 from gpushmem.backends.nvshmem.operations.device_calls import intrinsic
-from gpushmem.backends.nvshmem.operations.ll import reducing as reducing_ll
 from gpushmem.backends.nvshmem.operations.multicast import (
     has_multimem,
     on_all,
@@ -281,7 +281,8 @@ MAKES = {
     "reduce_rows": _reducing_rows,
     "reduce_local": _reducing_local,
     "multimem_store": storing,
-    "reduce_ll": reducing_ll,
+    "reduce_ll": ll.reducing,
+    "reduce_ll128": ll128.reducing,
 }
 NAMES = tuple(MAKES)
 

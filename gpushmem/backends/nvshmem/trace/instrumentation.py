@@ -22,8 +22,9 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.cudaimpl import registry
 
+from gpushmem.backends.codegen import words_for
 from gpushmem.backends.operation_calls import Operation
-from gpushmem.ops.row import BLOCK, THREAD, UNIT, WARP, Op
+from gpushmem.ops.row import BLOCK, THREAD, WARP, WORDS, Op
 from gpushmem.trace.operation_events import of_call, of_wait
 from gpushmem.trace.ring import BLOCK as BLOCK_KIND
 from gpushmem.trace.ring import EVENT, KIND_OF, NO_PE, PLACES, RANGE
@@ -252,10 +253,10 @@ class Call:
             reach = self.builder.add(self.builder.mul(self.builder.sub(n, i64(1)), stride), i64(1))
             none = self.builder.icmp_signed("==", n, i64(0))
             count = self.builder.select(none, i64(0), reach)
-        elif effect.kind == UNIT:
+        elif effect.kind in WORDS:
             data = self._array(effect.extent)
             nbytes = self.builder.mul(data.nitems, data.itemsize)
-            count = self.builder.lshr(self.builder.add(nbytes, i64(3)), i64(2))
+            count = words_for(self.builder, nbytes, effect.kind)
         else:
             extent = effect.array if effect.extent == "parts" else effect.extent
             count = self._array(extent).nitems
