@@ -1,4 +1,4 @@
-"""Sum an array over all PEs of a team: six algorithms, one plan.
+"""Sum an array over all PEs of a team: eight algorithms, one plan.
 
     one shot     each PE sends all of its array to every other, and adds up what it has
     two shot     each PE adds up one part for all: parts go there, sums come back
@@ -7,6 +7,8 @@
                  adds and copies; where there is none, the PE does
     in place     as multicast, in the arrays themselves, which are symmetric: nothing is copied
     ll           one shot, with a flag beside each 4 bytes: no signals, no fences; for small arrays
+    ll128        one shot, with a flag for each 120 bytes, which NVLink keeps in one piece
+                 ll128_two_shot: two shot, in the same way
 
     two shot, 3 PEs, arrays of parts a b c:
 
@@ -33,15 +35,19 @@ What a PE sends, for n PEs and arrays of S bytes in P pieces:
     multicast     S / n              2 (n - 1) P, all of them signals; it loads S / n sums, too
     in place      the same           2 (n - 1) a block
     ll            2 (n - 1) S        (n - 1) P; it sends 2 S to itself, too
+    ll128         16/15 (n - 1) S    the same, 16/15 S to itself
+    ll128 in two  32/15 (n - 1) S/n  2 (n - 1) P, 16/15 S / n to itself
 
-The rule of `plan` holds for ll without a fence. Its flag is the epoch, and each PE sends to every
-other in each epoch, and receives from it. That PE q was done with a box of epoch e - 2 before PE p
-writes to it again follows from what each of them does one after the other. A thread of q has the
-value of a unit before it leaves the loop that waits for it; q's block meets, then sends in epoch
-e - 1. p receives that; its block meets, then it sends in epoch e. No store is made before a branch
-that it depends on is decided, so none of p's is there before q has all units of epoch e - 2. And
-the flag of a unit is never that of epoch e before its data are: they are one word. In two slots the
-flags are those of e - 2 or, where a piece is shorter, of earlier epochs: all others than e.
+The rule of `plan` holds for the last three without a fence. The flag is the epoch, and each PE
+sends to every other in each epoch, and receives from it. That PE q was done with a box of epoch e -
+2 before PE p writes to it again follows from what each of them does one after the other. A thread
+of q has the value of a unit before it leaves the loop that waits for it; q's block meets, then
+sends in epoch e - 1. p receives that; its block meets, then it sends in epoch e. No store is made
+before a branch that it depends on is decided, so none of p's is there before q has all units of
+epoch e - 2. And the flag of a unit is never that of epoch e before its data are: they are one word,
+or one line. In two slots the flags are those of e - 2 or, where a piece is shorter, of earlier
+epochs: all others than e. With two shots PEs whose parts are empty hear of each other through PE 0,
+whose part never is: it sends its sum when it has received from all.
 
 In place others load from `x` and store to it: a PE's part of a block's part of it on all PEs, once
 all PEs have come to the call, and until that PE has told this one. So nobody but the owner of a
@@ -176,18 +182,44 @@ def ring(mine, boxes, signals, sums, summed, near, team, epoch):
             shmem.copy_block(mine[first:last], box[: last - first])
 
 
+def with_flags(put: Any, reduce: Any) -> Any:
+    """One shot by LL or LL128."""
+
+    @shmem.jit(device=True)
+    def with_flags(mine, boxes, signals, sums, summed, near, team, epoch):
+        """As `one_shot`; `boxes` (n, units), one for what comes from each PE, itself included."""
+        me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+        for k in range(1, n + 1):
+            put(boxes[me], mine, epoch, member(team, (me + k) % n))
+        reduce(mine, boxes[:n], epoch, "sum")
+
+    return with_flags
+
+
 @shmem.jit(device=True)
-def ll(mine, boxes, signals, sums, summed, near, team, epoch):
-    """As `one_shot`; `boxes` (n, units), one for what comes from each PE, itself included."""
+def ll128_two_shot(mine, boxes, signals, sums, summed, near, team, epoch):
+    """As `two_shot`; `boxes` (n, units), and as many `sums`, one for what each PE has summed."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     for k in range(1, n + 1):
-        shmem.put_ll_block(boxes[me], mine, epoch, member(team, (me + k) % n))
-    shmem.reduce_ll_block(mine, boxes[:n], epoch, "sum")
+        to = (me + k) % n
+        first, last = part_of(mine.size, n, to)
+        shmem.put_ll128_block(boxes[me], mine[first:last], epoch, member(team, to))
+    first, last = part_of(mine.size, n, me)
+    shmem.reduce_ll128_block(mine[first:last], boxes[:n], epoch, "sum")
+    for k in range(1, n):
+        shmem.put_ll128_block(sums[me], mine[first:last], epoch, member(team, (me + k) % n))
+    for k in range(1, n):
+        other = (me + k) % n
+        first, last = part_of(mine.size, n, other)
+        shmem.reduce_ll128_block(mine[first:last], sums[other : other + 1], epoch, "sum")
 
 
 # Those who have no `sums` get empty ones.
 SUMMING = {
-    "one_shot": one_shot, "two_shot": two_shot, "ring": ring, "multicast": multicast, "ll": ll,
+    "one_shot": one_shot, "two_shot": two_shot, "ring": ring, "multicast": multicast,
+    "ll": with_flags(shmem.put_ll_block, shmem.reduce_ll_block),
+    "ll128": with_flags(shmem.put_ll128_block, shmem.reduce_ll128_block),
+    "ll128_two_shot": ll128_two_shot,
 }  # fmt: skip
 
 
@@ -235,10 +267,11 @@ class AllReduce(InPieces):
     """Sum arrays of `size` elements of `dtype` over a team, in place: `plan(x)`.
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
-    "one_shot", "two_shot", "ring", "multicast", "in_place", "ll" or "two_level" (see the module);
-    by default what the size, and the nodes, suggest, but not "in_place", for which `x` must be
-    symmetric. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice; in place it has
-    none. float16 and bfloat16 are added as float32, and rounded once; by "ring" at each PE, by
+    "one_shot", "two_shot", "ring", "multicast", "in_place", "ll", "ll128", "ll128_two_shot" or
+    "two_level" (see the module); by default what the size, the links and the nodes suggest, but not
+    "in_place", for which `x` must be symmetric. On GPUs take those of LL128 over NVLink alone.
+    Each block has boxes for n pieces (of `tuning().piece_bytes`), twice; in place it has none.
+    float16 and bfloat16 are added as float32, and rounded once; by "ring" at each PE, by
     "two_level" on each node, too.
 
     With `wire="float8_e4m3"` 8-bit floats are sent, by "one_shot" or "two_shot", with errors of at
@@ -307,18 +340,28 @@ class AllReduce(InPieces):
         super().free()
 
 
-IN_PLACE = "in_place"
+IN_PLACE, WARP = "in_place", 32
+FLAGGED = "ll", "ll128", "ll128_two_shot"  # these have boxes of units
 
 
 def suggested(plan: Plan, nbytes: int) -> str:
     """The algorithm for arrays of so many bytes.
 
     Each sends more than the next, and has less to wait for: ll no fences and signals, which on GPUs
-    take as long as `tuning().ll_bytes`; one shot one round of them, up to `one_shot_bytes`; two
-    shot two. In the place of two shot `AllReduce` takes two levels where it can (`levels_of`).
+    take as long as `tuning().ll_bytes`; nor ll128, in one shot or in two, for up to `ll128_bytes`
+    that a shot sends; one shot one round of them, up to `one_shot_bytes`; two shot two. In the
+    place of two shot `AllReduce` takes two levels where it can (`levels_of`).
     """
-    if plan.reachable and 0 < (plan.n_pes - 1) * nbytes <= plan.tuning.ll_bytes:
+    n, tuning = plan.n_pes, plan.tuning
+    sent = (n - 1) * nbytes
+    if sent == 0 or not plan.reachable:
+        return in_shots(plan, nbytes)
+    if sent <= tuning.ll_bytes:
         return "ll"
+    if plan.threads >= WARP and sent <= tuning.ll128_bytes:
+        return "ll128"
+    if plan.threads >= WARP and n > 2 and sent // n <= tuning.ll128_bytes:
+        return "ll128_two_shot"
     return in_shots(plan, nbytes)
 
 
@@ -335,18 +378,26 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
             f"{type(plan).__name__}: there is no algorithm {algorithm!r}; "
             f"there are {', '.join(SUMMING)}, and for AllReduce {IN_PLACE}"
         )
-    if algorithm in ("multicast", "ll"):
+    if algorithm == "multicast" or algorithm in FLAGGED:
         check_reachable(plan, algorithm)
+    if "ll128" in algorithm and plan.tuning.multiprocessors and plan.threads < WARP:
+        raise shmem.ArgumentError(
+            f"{type(plan).__name__}: the algorithm {algorithm!r} is for blocks of {WARP} threads "
+            f"or more, not of {plan.threads}"
+        )
     n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
+    item = int(np.dtype(dtype).itemsize)
     shapes = {
-        "one_shot": (n, piece), "multicast": (1, piece), "ll": (n, units_for(piece, dtype)),
+        "one_shot": (n, piece), "multicast": (1, piece), "ll": (n, units_for(piece * item)),
+        "ll128": (n, lines_for(piece * item)), "ll128_two_shot": (n, lines_for(part * item)),
     }  # fmt: skip
     shape = shapes.get(algorithm, (n, part))
-    boxed = "uint64" if algorithm == "ll" else dtype
-    sums = piece if algorithm in ("two_shot", "multicast") else 0
+    sums = {"two_shot": (piece,), "multicast": (piece,), "ll128_two_shot": shape}
+    boxed = "uint64" if algorithm in FLAGGED else dtype
     return (
         plan.boxes(blocks, *shape, dtype=boxed), plan.signals(blocks, 2 * n),
-        plan.boxes(blocks, sums, dtype=dtype), plan.signals(blocks, n), plan.reachable,
+        plan.boxes(blocks, *sums.get(algorithm, (0,)), dtype=boxed), plan.signals(blocks, n),
+        plan.reachable,
     )  # fmt: skip
 
 
@@ -359,9 +410,14 @@ def check_reachable(plan: Plan, algorithm: str) -> None:
         )
 
 
-def units_for(piece: int, dtype: Any) -> int:
-    """How many units of LL a box has: an even number, so that all boxes begin at 16 bytes."""
-    return 2 * -(-piece * int(np.dtype(dtype).itemsize) // 8)
+def units_for(nbytes: int) -> int:
+    """How many units of LL so many bytes take: an even number, so all boxes begin at 16 bytes."""
+    return 2 * -(-nbytes // 8)
+
+
+def lines_for(nbytes: int) -> int:
+    """How many words the lines of LL128 have, for so many bytes."""
+    return 32 * -(-nbytes // 240)
 
 
 def traffic(algorithm: str, n: int, nbytes: int, pieces: int) -> tuple[int, int]:
@@ -372,6 +428,10 @@ def traffic(algorithm: str, n: int, nbytes: int, pieces: int) -> tuple[int, int]
         return -(-nbytes // n), 2 * (n - 1) * pieces
     if algorithm == "ll":
         return 8 * (n - 1) * -(-nbytes // 4), (n - 1) * pieces
+    if algorithm == "ll128":
+        return 8 * (n - 1) * lines_for(nbytes), (n - 1) * pieces
+    if algorithm == "ll128_two_shot":
+        return 16 * (n - 1) * lines_for(-(-nbytes // n)), 2 * (n - 1) * pieces
     return 2 * (n - 1) * -(-nbytes // n), 2 * (n - 1) * pieces
 
 

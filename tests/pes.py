@@ -86,9 +86,10 @@ def to_send(values):
     return sendable(shmem.to_device(values))
 
 
-def whole_warps(n_threads):
-    """Threads of a block: NVSHMEM sends over a network with whole warps only."""
-    return -(-n_threads // 32) * 32 if NODES > 1 else n_threads
+def whole_warps(n_threads, algorithm=""):
+    """Threads of a block: GPUs send over a network, and by LL128, with whole warps only."""
+    needed = NODES > 1 or (BACKEND != "cpu" and "ll128" in algorithm)
+    return -(-n_threads // 32) * 32 if needed else n_threads
 
 
 def repeated(n, if_checked=30):

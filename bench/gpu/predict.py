@@ -45,7 +45,8 @@ PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
 TILE = 128, 256  # of the library
 FETCH = "fetch"  # elements of a product, to shared memory
 FLAG, LOOK, SWITCH = "flag", "look", "switch"  # LL: data with flags, there and back; multimem
-KNOWN = {FLAG: 16, LOOK: 256, SWITCH: 64}  # bytes under way: see test_vectors.py
+LINES = "lines"  # LL128: data in lines; they are looked at as LL's are
+KNOWN = {FLAG: 16, LINES: 30, LOOK: 256, SWITCH: 64}  # bytes under way: see test_vectors.py
 FOURS = "fours"  # of two arrays, or twice of one: see test_kernels.py
 HBM, L2, FAR = "hbm trip", "l2 trip", "far trip"  # where it loads from
 N, OTHERS = plans.N_PES, plans.N_PES - 1
@@ -107,8 +108,20 @@ def ll(b):
     return (Pass(FLAG, b, HBM), Pass(FLAG, b, L2, OTHERS), Pass(LOOK, 2 * N * b)), 0, 1, 1
 
 
+def ll128(b):
+    return (Pass(LINES, b, HBM), Pass(LINES, b, L2, OTHERS), Pass(LOOK, 16 / 15 * N * b)), 0, 1, 1
+
+
+def ll128_two_shot(b):
+    p = b / N
+    there = Pass(LINES, p, HBM, OTHERS), Pass(LINES, p, HBM), Pass(LOOK, 16 / 15 * b)
+    back = Pass(LINES, p, L2, OTHERS), Pass(LOOK, 16 / 15 * p, L2, OTHERS)
+    return (*there, *back), 0, 2, 1
+
+
 ALGORITHMS = {
     "one_shot": one_shot, "two_shot": two_shot, "multicast": multicast, "ring": ring, "ll": ll,
+    "ll128": ll128, "ll128_two_shot": ll128_two_shot,
 }  # fmt: skip
 
 

@@ -264,6 +264,7 @@ RUNS = {
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
     "ll": (all_reduce, "ll"),
+    "ll128": (all_reduce, "ll128_two_shot"),
     "in_place": (in_place,),
     "exchange": (collective, AllToAll),
     "reduce_scatter": (collective, ReduceScatter),

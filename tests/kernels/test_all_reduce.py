@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gpushmem.kernels import AllReduce, AllReduceRMSNorm
-from gpushmem.kernels.all_reduce import SUMMING, suggested
+from gpushmem.kernels.all_reduce import FLAGGED, SUMMING, suggested
 from gpushmem.kernels.all_reduce_norm import BY_FOUR, reference
 from numba import cuda
 
@@ -14,7 +14,7 @@ import gpushmem as shmem
 from tests.pes import NODES, on_several_nodes, repeated, sendable, to_send, whole_warps
 
 SIZES = (0, 1, 7, 33, 1000)
-ALGORITHMS = [name for name in SUMMING if NODES == 1 or name not in ("multicast", "ll")]
+ALGORITHMS = [name for name in SUMMING if NODES == 1 or name not in ("multicast", *FLAGGED)]
 SHAPES = tuple((blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (2, 4), (3, 32)))
 PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 5, 8)))
 CALLS = 500, pytest.param(2000, marks=pytest.mark.slow)
@@ -45,7 +45,7 @@ def test_sums_are_numpys(run_pes, n_pes, dtype):
                         dtype=dtype,
                         algorithm=algorithm,
                         blocks=blocks,
-                        threads=threads,
+                        threads=whole_warps(threads, algorithm),
                     )
                     x = sendable(shmem.device_array(size, dtype))
                     for call in range(3):
@@ -96,6 +96,7 @@ def test_the_norm_is_numpys(run_pes, n_pes):
             for algorithm in ALGORITHMS if dtype == "float32" else ("two_shot",):
                 for k, shape in enumerate([(1, 8), (0, 16), (5, 33), (7, 1), (40, 129)]):
                     blocks, threads = SHAPES[k % 3]
+                    threads = whole_warps(threads, algorithm)
                     options = {"algorithm": algorithm, "blocks": blocks, "threads": threads}
                     plan = AllReduceRMSNorm(
                         tokens=shape[0], hidden=shape[1], dtype=dtype, **options
@@ -168,7 +169,11 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, algorithm, 
         shmem.init()
         rng = np.random.default_rng(shmem.my_pe())
         plan = AllReduce(
-            size=23, dtype="float32", algorithm=algorithm, blocks=2, threads=whole_warps(2)
+            size=23,
+            dtype="float32",
+            algorithm=algorithm,
+            blocks=2,
+            threads=whole_warps(2, algorithm),
         )
         x, wrong = (
             sendable(shmem.device_array(23, "float32")),
@@ -322,7 +327,7 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
 
     def body():
         shmem.init()
-        plan = AllReduce(size=3 * 32 * 5, dtype="float32", algorithm=algorithm, blocks=1)
+        plan = AllReduce(size=3 * 32 * 15, dtype="float32", algorithm=algorithm, blocks=1)
         x = np.random.default_rng(shmem.my_pe()).normal(size=plan.size)
         x = to_send(x.astype("float32"))
         boxes = [box.view("float32") for box in plan.inboxes]
@@ -338,9 +343,10 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
     arrived, says = zip(*run_pes(body, 3), strict=True)
     # Besides, what a PE has copied to its own boxes; sums by multicast arrive 3 times. The
     # last step of a ring has a box that was used before.
-    part = 32 * 5 * 4
+    part = 32 * 15 * 4
     copies = {"one_shot": 3 * part, "two_shot": part, "multicast": 2 * part + 3 * part,
-              "ll": 6 * part, "ring": -part}  # fmt: skip
+              "ll": 6 * part, "ll128": part * 16 // 5, "ring": -part,
+              "ll128_two_shot": part * 16 // 15}  # fmt: skip
     assert [a - copies.get(algorithm, 0) for a in arrived] == list(says)
 
 
@@ -390,9 +396,12 @@ def test_symmetric_arrays_are_summed_in_place(run_pes, n_pes):
 
 
 def test_small_arrays_go_by_ll_where_that_pays_and_all_can_be_reached():
-    def said(nbytes, n_pes=8, reachable=True, ll_bytes=448 << 10):
-        tuning = SimpleNamespace(ll_bytes=ll_bytes, one_shot_bytes=5 << 20)
-        return suggested(SimpleNamespace(n_pes=n_pes, reachable=reachable, tuning=tuning), nbytes)
+    def said(nbytes, n_pes=8, reachable=True, ll_bytes=448 << 10, ll128_bytes=0, threads=32):
+        tuning = SimpleNamespace(
+            ll_bytes=ll_bytes, ll128_bytes=ll128_bytes, one_shot_bytes=5 << 20
+        )  # fmt: skip
+        plan = SimpleNamespace(n_pes=n_pes, reachable=reachable, tuning=tuning, threads=threads)
+        return suggested(plan, nbytes)
 
     assert [said(64 << 10), said(65 << 10), said(6 << 10, 72)] == ["ll", "one_shot", "ll"]
     assert [said(448 << 10, 2), said(449 << 10, 2), said(8, 1)] == ["ll", "one_shot", "one_shot"]
@@ -400,3 +409,14 @@ def test_small_arrays_go_by_ll_where_that_pays_and_all_can_be_reached():
     assert [said(731 << 10), said(732 << 10), said(6 << 20, 2)] == [
         "one_shot", "two_shot", "one_shot"
     ]  # fmt: skip
+    lines = {"ll128_bytes": 7 << 18}
+    assert [said(64 << 10, **lines), said(65 << 10, **lines), said(256 << 10, **lines)] == [
+        "ll", "ll128", "ll128"
+    ]  # fmt: skip
+    assert [said(257 << 10, **lines), said(2 << 20, **lines), said(2049 << 10, **lines)] == [
+        "ll128_two_shot", "ll128_two_shot", "two_shot"
+    ]  # fmt: skip
+    assert [said(7 << 18, 2, **lines), said(8 << 18, 2, **lines), said(8, 1, **lines)] == [
+        "ll128", "one_shot", "one_shot"
+    ]  # fmt: skip
+    assert said(65 << 10, **lines, threads=31) == said(65 << 10, 8, False, **lines) == "one_shot"
