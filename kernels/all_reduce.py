@@ -39,15 +39,15 @@ What a PE sends, for n PEs and arrays of S bytes in P pieces:
     ll128 in two  32/15 (n - 1) S/n  2 (n - 1) P, 16/15 S / n to itself
 
 The rule of `plan` holds for the last three without a fence. The flag is the epoch, and each PE
-sends to every other in each epoch, and receives from it. That PE q was done with a box of epoch e -
-2 before PE p writes to it again follows from what each of them does one after the other. A thread
-of q has the value of a unit before it leaves the loop that waits for it; q's block meets, then
-sends in epoch e - 1. p receives that; its block meets, then it sends in epoch e. No store is made
-before a branch that it depends on is decided, so none of p's is there before q has all units of
-epoch e - 2. And the flag of a unit is never that of epoch e before its data are: they are one word,
-or one line. In two slots the flags are those of e - 2 or, where a piece is shorter, of earlier
-epochs: all others than e. With two shots PEs whose parts are empty hear of each other through PE 0,
-whose part never is: it sends its sum when it has received from all.
+sends to every other in each epoch, and receives from it. That PE q was done with a box of epoch
+e - 2 before PE p writes to it again follows from what each of them does one after the other. A
+thread of q has the value of a unit before it leaves the loop that waits for it; q's block meets,
+then sends in epoch e - 1. p receives that; its block meets, then it sends in epoch e. No store is
+made before a branch that it depends on is decided, so none of p's is there before q has all units
+of epoch e - 2. And the flag of a unit is never that of epoch e before its data are: they are one
+word, or one line. In two slots the flags are those of e - 2 or, where a piece is shorter, of
+earlier epochs: all others than e. With two shots PEs whose parts are empty hear of each other
+through PE 0, whose part never is: it sends its sum when it has received from all.
 
 In place others load from `x` and store to it: a PE's part of a block's part of it on all PEs, once
 all PEs have come to the call, and until that PE has told this one. So nobody but the owner of a
