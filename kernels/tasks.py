@@ -201,5 +201,5 @@ class TaskPool(Plan):
         self.tasks = self.memory(1 + self.blocks, PLACES + self.places, dtype="int64")
 
     def __call__(self, kernel: Any, *args: Any, stream: Any = 0) -> None:
-        """Launch a kernel, asynchronously, in the stream's order; all members make the same calls."""
+        """Launch a kernel in the stream's order; all members of the team make the same calls."""
         self.launch(kernel, stream, *args, self.tasks)
