@@ -1039,6 +1039,74 @@ def reduce_ll_warp(dst: Array, src: Symmetric, flag: int, op: str) -> None:
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
+def put_ll128_block(dst: Symmetric, src: Array, flag: int, pe: int) -> None:
+    """Send `src` as lines to the first elements of `dst` on `pe`, for `reduce_ll128` to receive.
+
+    As `put_ll`, with 16/15 of the bytes in place of twice as many; for some KiB or more. `dst`
+    begins at a multiple of 128 bytes, and has 32 elements for each 240 bytes of `src` or fewer.
+    Lines arrive one by one, in any order, and order nothing else. On GPUs whole warps act: launch
+    blocks of 32 threads at least; others of a block only wait. Two accesses of 16 bytes a thread.
+
+    A *line* is 16 words of 8 bytes at a multiple of 128: 15 of data, then the low 32 bits of the
+    flag. Lines come in pairs, for 240 bytes of data each. On GPUs eight threads store a line by one
+    instruction, and load it so: over NVLink, and in a GPU's own memory, it arrives in one piece,
+    though PTX does not promise it. Do not use lines between GPUs that PCIe links. On CPUs a line's
+    flag is released after its data, and acquired before they are read. NCCL calls this protocol
+    LL128.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def put_ll128_warp(dst: Symmetric, src: Array, flag: int, pe: int) -> None:
+    """Send `src` as lines to the first elements of `dst` on `pe`, for `reduce_ll128` to receive.
+
+    As `put_ll`, with 16/15 of the bytes in place of twice as many; for some KiB or more. `dst`
+    begins at a multiple of 128 bytes, and has 32 elements for each 240 bytes of `src` or fewer.
+    Lines arrive one by one, in any order, and order nothing else. On GPUs whole warps act: launch
+    blocks of 32 threads at least; others of a block only wait. Two accesses of 16 bytes a thread.
+
+    A *line* is 16 words of 8 bytes at a multiple of 128: 15 of data, then the low 32 bits of the
+    flag. Lines come in pairs, for 240 bytes of data each. On GPUs eight threads store a line by one
+    instruction, and load it so: over NVLink, and in a GPU's own memory, it arrives in one piece,
+    though PTX does not promise it. Do not use lines between GPUs that PCIe links. On CPUs a line's
+    flag is released after its data, and acquired before they are read. NCCL calls this protocol
+    LL128.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def reduce_ll128_block(dst: Array, src: Symmetric, flag: int, op: str) -> None:
+    """Wait for rows of lines, and combine them: `dst[i] = row 0 [i] + row 1 [i] + ...`, for "sum".
+
+    As `reduce_ll`, of what `put_ll128` sends: each row of `src` begins at a multiple of 128 bytes.
+    On GPUs whole warps act, as there.
+
+    A *line* is 16 words of 8 bytes at a multiple of 128: 15 of data, then the low 32 bits of the
+    flag. Lines come in pairs, for 240 bytes of data each. On GPUs eight threads store a line by one
+    instruction, and load it so: over NVLink, and in a GPU's own memory, it arrives in one piece,
+    though PTX does not promise it. Do not use lines between GPUs that PCIe links. On CPUs a line's
+    flag is released after its data, and acquired before they are read. NCCL calls this protocol
+    LL128.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def reduce_ll128_warp(dst: Array, src: Symmetric, flag: int, op: str) -> None:
+    """Wait for rows of lines, and combine them: `dst[i] = row 0 [i] + row 1 [i] + ...`, for "sum".
+
+    As `reduce_ll`, of what `put_ll128` sends: each row of `src` begins at a multiple of 128 bytes.
+    On GPUs whole warps act, as there.
+
+    A *line* is 16 words of 8 bytes at a multiple of 128: 15 of data, then the low 32 bits of the
+    flag. Lines come in pairs, for 240 bytes of data each. On GPUs eight threads store a line by one
+    instruction, and load it so: over NVLink, and in a GPU's own memory, it arrives in one piece,
+    though PTX does not promise it. Do not use lines between GPUs that PCIe links. On CPUs a line's
+    flag is released after its data, and acquired before they are read. NCCL calls this protocol
+    LL128.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
 def copy_block(dst: Array, src: Array) -> None:
     """Copy `src` to the first elements of `dst`: memory that this PE can load from and store to.
 

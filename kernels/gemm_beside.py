@@ -294,7 +294,8 @@ class ScatterBeside(Beside):
                 shmem.gemm(self._chunks[owner], rows[owner], b, False, stream=stream)
                 if k < self.n:
                     shmem.wait_stream(self._stream, stream)
-                    self._send(*self._parcels[owner], owner)
+                    box, part = self._parcels[owner]
+                    self._send(box, part, owner)
             self._step(stream, came, self._arrived)
             self._grid(stream, sum_chunk, mine, self._inbox)
 

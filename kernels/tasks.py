@@ -191,7 +191,7 @@ class TaskPool(Plan):
     """
 
     def __init__(
-        self, *, places: int = 1024, team=shmem.TEAM_WORLD, blocks: int | None = None,
+        self, *, places: int = 1024, team: Any = shmem.TEAM_WORLD, blocks: int | None = None,
         threads: int | None = None,
     ):  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
