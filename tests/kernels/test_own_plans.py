@@ -137,17 +137,17 @@ def made(name, **sizes):
 H100, B200 = (132, 9), (148, 10)
 GEMM = {"m": 128, "n": 128, "k": 128}
 SHAPES = (
-    ("AllReduce", {"size": 5}, H100, (512, 1)),
-    ("AllReduce", {"size": 3 << 12}, H100, (512, 3)),
-    ("AllReduce", {"size": 1 << 20}, H100, (512, 66)),
-    ("AllReduce", {"size": 1 << 20}, B200, (512, 148)),
+    ("AllReduce", {"size": 5}, H100, (256, 1)),
+    ("AllReduce", {"size": 3 << 12}, H100, (256, 6)),
+    ("AllReduce", {"size": 1 << 20}, H100, (256, 66)),
+    ("AllReduce", {"size": 1 << 20}, B200, (256, 148)),
     ("AllReduce", {"size": 1 << 20, "blocks": 7, "threads": 64}, H100, (64, 7)),
-    ("AllReduceRMSNorm", {"tokens": 8, "hidden": 64}, H100, (512, 8)),
-    ("AllReduceRMSNorm", {"tokens": 999, "hidden": 64}, H100, (512, 132)),
+    ("AllReduceRMSNorm", {"tokens": 8, "hidden": 64}, H100, (256, 8)),
+    ("AllReduceRMSNorm", {"tokens": 999, "hidden": 64}, H100, (256, 132)),
     ("GemmAllReduce", GEMM, H100, (128, 264)),
     ("GemmAllReduce", GEMM | {"threads": 256}, H100, (256, 132)),
     ("Jacobi", {"shape": (9, 9)}, (66, 9), (512, 66)),
-    ("HaloExchange", {"shape": (9, 9), "width": 1}, B200, (512, 148)),
+    ("HaloExchange", {"shape": (9, 9), "width": 1}, B200, (256, 148)),
     ("ExpertParallel", {"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2}, H100, (128, 32)),
 )
 
