@@ -5,8 +5,15 @@ docs/kernels.md has the ready ones, docs/plans.md tells how to write a plan with
 
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
+from gpushmem.kernels.all_to_all_v import AllGatherV, AllToAllV
 from gpushmem.kernels.arena import Arena
-from gpushmem.kernels.collectives import AllGather, AllToAll, Broadcast, ReduceScatter
+from gpushmem.kernels.collectives import (
+    AllGather,
+    AllToAll,
+    Broadcast,
+    ExclusiveScan,
+    ReduceScatter,
+)
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from gpushmem.kernels.halo import HaloExchange
 from gpushmem.kernels.jacobi import Jacobi
@@ -45,11 +52,11 @@ from gpushmem.kernels.plan import SLOTS, Plan
 from gpushmem.kernels.tasks import NO_TASK, TaskPool, next_task, push_task
 
 __all__ = [
-    "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "AllToAll",
-    "Arena", "Broadcast", "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange",
-    "Jacobi", "MoE", "Plan", "ReduceScatter", "TaskPool", "begin", "block_sum", "block_sum32",
-    "complete", "copy", "end", "end_at", "expert_ffn", "mcs_lock", "mcs_unlock", "member",
-    "next_task", "part_of", "pop", "push", "push_task", "route", "send", "sum_in_order", "tell",
-    "tell_others", "ticket_lock", "ticket_unlock", "try_pop", "try_push", "wait_for",
-    "wait_for_all", "wait_for_others",
+    "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllGatherV", "AllReduce", "AllReduceRMSNorm",
+    "AllToAll", "AllToAllV", "Arena", "Broadcast", "ExclusiveScan", "ExpertParallel",
+    "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan", "ReduceScatter",
+    "TaskPool", "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at",
+    "expert_ffn", "mcs_lock", "mcs_unlock", "member", "next_task", "part_of", "pop", "push",
+    "push_task", "route", "send", "sum_in_order", "tell", "tell_others", "ticket_lock",
+    "ticket_unlock", "try_pop", "try_push", "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Collectives as plans: all-gather, all-to-all, reduce-scatter, broadcast.
+"""Collectives as plans: all-gather, all-to-all, reduce-scatter, exclusive scan, broadcast.
 
 Each PE sends its part to a box of its own on every other PE, tells all of them at once, and takes
 what has come, piece by piece, each an epoch of its own (see `plan`), as an all-reduce in one shot:
@@ -7,10 +7,12 @@ what has come, piece by piece, each an epoch of its own (see `plan`), as an all-
     all-gather       all of x          out[p] = part
     all-to-all       x[q]              out[p] = part
     reduce-scatter   x[q]              out = the sum of all parts, by the numbers of the PEs
+    exclusive scan   all of x, if p < q    out = the sum of all parts that came, of PEs before
     broadcast        all of the root's x
 
 What a PE sends, for n PEs, parts of S bytes in P pieces: (n - 1) S bytes in (n - 1) P messages; of
-a broadcast the root does, and the others send it P signals each.
+a scan to those behind it, and signals to those before; of a broadcast the root does, and the others
+send it P signals each.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from numba import cuda
 
 import gpushmem as shmem
 
-__all__ = ["AllGather", "AllToAll", "Broadcast", "ReduceScatter"]
+__all__ = ["AllGather", "AllToAll", "Broadcast", "ExclusiveScan", "ReduceScatter"]
 
 
 @shmem.jit(device=True)
@@ -86,6 +88,29 @@ def reduce_scatter(x, out, size, piece, inbox, arrived, near, team, epochs):
         shmem.copy_block(out[first:last], x[me * size + first : me * size + last])
         wait_for_others(signals, epoch, team)
         sum_in_order(out[first:last], boxes, me, n)
+        epoch += 1
+    end_at(epochs, epoch - 1)
+
+
+@shmem.jit(collective=True)
+def exclusive_scan(x, out, piece, inbox, arrived, near, team, epochs):
+    """`out` gets the sum of the x of those before; these are told that this PE has begun.
+
+    The first PE has a box that nobody writes to, its own: zeros.
+    """
+    epoch, b = begin(epochs), cuda.blockIdx.x
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    lower, upper = part_of(x.size, cuda.gridDim.x, b)
+    for first in range(lower, upper, piece):
+        last, s = min(first + piece, upper), epoch % SLOTS
+        boxes, signals, mine = inbox[s, b], arrived[s, b], x[first : min(first + piece, upper)]
+        for k in range(1, n):
+            to = (me + k) % n
+            part = mine[: mine.size if to > me else 0]
+            send(boxes[me][: part.size], part, signals[me:], epoch, member(team, to), near)
+        tell_others(signals[me:], epoch, team, near)
+        wait_for_others(signals, epoch, team)
+        shmem.reduce_rows_block(out[first:last], boxes[: max(me, 1), : mine.size], "sum")
         epoch += 1
     end_at(epochs, epoch - 1)
 
@@ -175,6 +200,24 @@ class ReduceScatter(Collective):
         """Do it, asynchronously, in `stream`'s order; raises `ArgumentError` for other sizes."""
         x, out = self.flats(x, self.n_pes, out, 1)
         self.launch(reduce_scatter, stream, x, out, self.size, self.piece, *self._workspace)
+
+
+class ExclusiveScan(Collective):
+    """Sum arrays of `size` elements of `dtype` over the PEs before this one: `plan(x, out=out)`.
+
+    `out` is zeros on the first PE of the team. `x` and `out` are device arrays of any shape, apart
+    from each other, or the same. Sums are as in `ReduceScatter`. MPI: MPI_Exscan.
+    """
+
+    def __call__(self, x: Any, *, out: Any, stream: Any = 0) -> None:
+        """Do it, asynchronously, in `stream`'s order; raises `ArgumentError` for other sizes."""
+        x, out = self.flats(x, 1, out, 1)
+        self.launch(exclusive_scan, stream, x, out, self.piece, *self._workspace)
+
+    def sends(self) -> tuple[int, int]:
+        """Bytes and messages that this PE sends in a call."""
+        behind = self.n_pes - 1 - self.my_pe
+        return behind * self.size * self.dtype.itemsize, super().sends()[1]
 
 
 class Broadcast(Collective):

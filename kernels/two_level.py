@@ -98,12 +98,13 @@ class TwoLevels:
             team.destroy()
 
 
-def levels_of(plan: Any, *, by_name: bool) -> TwoLevels | None:
-    """The two levels of a plan: if they are asked for `by_name`, or several nodes have several PEs.
+def levels_of(plan: Any, *, by_name: bool, kind: Any = TwoLevels) -> Any:
+    """The two levels of a plan, if asked for `by_name`, or several nodes have several PEs; or None.
 
-    They need as many PEs on each node, who follow each other in the team; and what is collective
-    over the team alone: the team is all PEs, or the plan's memory is in an `Arena`. Raises
-    `ArgumentError` if they are asked for and cannot be. Collective over such a team.
+    `kind` makes them. They need as many PEs on each node, who follow each other in the team; and
+    what is collective over the team alone: the team is all PEs, or the plan's memory is in an
+    `Arena`. Raises `ArgumentError` if they are asked for and cannot be. Collective over such a
+    team.
     """
     per_node = 0
     if by_name or not plan.reachable:
@@ -114,7 +115,7 @@ def levels_of(plan: Any, *, by_name: bool) -> TwoLevels | None:
             "one behind the other in the team; and for TEAM_WORLD, or a team whose plan is in an "
             "Arena: take another one"
         )
-    return TwoLevels(plan, per_node) if by_name or 1 < per_node < plan.n_pes else None
+    return kind(plan, per_node) if by_name or 1 < per_node < plan.n_pes else None
 
 
 def members_of_each_node(plan: Any) -> int:

@@ -12,8 +12,10 @@ from gpushmem.kernels import (
     AllReduce,
     AllReduceRMSNorm,
     AllToAll,
+    AllToAllV,
     Arena,
     Broadcast,
+    ExclusiveScan,
     ExpertParallel,
     GemmAllReduce,
     GemmReduceScatter,
@@ -87,8 +89,9 @@ def collective(kind):
     plan = kind(size=70, dtype=F4, **GPU)
     plan.piece = 32
     n = shmem.n_pes()
-    x = array(70 if kind is Broadcast else 70 * n)
-    out = {} if kind is Broadcast else {"out": array(70 if kind is ReduceScatter else 70 * n)}
+    x = array(70 if kind in (Broadcast, ExclusiveScan) else 70 * n)
+    one = kind in (ReduceScatter, ExclusiveScan)
+    out = {} if kind is Broadcast else {"out": array(70 if one else 70 * n)}
     for _ in range(CALLS):
         plan(x, **out)
 
@@ -97,6 +100,18 @@ def collective(kind):
 def clear(x):
     for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
         x[i] = 0
+
+
+def rows():
+    """Pairs of PEs have different numbers of rounds, and no PE has room for all."""
+    n, me = shmem.n_pes(), shmem.my_pe()
+    plan = AllToAllV(rows=70, row=(3,), dtype=F4, **GPU)
+    plan.piece = 16
+    x, out, received = array(40 * n, 3), array(25 * n, 3), shmem.device_array(n, "int64")
+    for call in range(CALLS):
+        counts = (np.arange(n) + me + call) % 3 * 40
+        plan(x, shmem.to_device(counts), out=out, received=received)
+        x.copy_from(np.ones(x.shape, F4))
 
 
 def product(kind, rows_a, rows_out, direct=True, method="kernel"):
@@ -268,7 +283,9 @@ RUNS = {
     "in_place": (in_place,),
     "exchange": (collective, AllToAll),
     "reduce_scatter": (collective, ReduceScatter),
+    "scan": (collective, ExclusiveScan),
     "broadcast": (collective, Broadcast),
+    "rows": (rows,),
     "streams": (streams,),
     "norm": (norm, "one_shot", 5, 33, 32),
     # A part begins at an element that is not the first of a round of the threads.

@@ -1,10 +1,10 @@
-"""All-gather, all-to-all, reduce-scatter and broadcast as plans, against NumPy."""
+"""All-gather, all-to-all, reduce-scatter, scan and broadcast as plans, against NumPy."""
 
 import time
 
 import numpy as np
 import pytest
-from gpushmem.kernels import AllGather, AllToAll, Broadcast, ReduceScatter
+from gpushmem.kernels import AllGather, AllToAll, Broadcast, ExclusiveScan, ReduceScatter
 
 import gpushmem as shmem
 from tests.pes import repeated, sendable, to_send, whole_warps
@@ -12,7 +12,7 @@ from tests.pes import repeated, sendable, to_send, whole_warps
 SIZES = (0, 1, 7, 33, 1000)
 SHAPES = tuple((blocks, whole_warps(threads)) for blocks, threads in ((2, 4), (3, 32)))
 PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 5, 8)))
-KINDS = AllGather, AllToAll, ReduceScatter, Broadcast
+KINDS = AllGather, AllToAll, ReduceScatter, ExclusiveScan, Broadcast
 
 
 def wanted(kind, parts, me):
@@ -23,12 +23,17 @@ def wanted(kind, parts, me):
         return np.concatenate([part[me] for part in parts])
     if kind is ReduceScatter:
         return sum(part[me] for part in parts)
+    if kind is ExclusiveScan:
+        return sum((part[0] for part in parts[:me]), np.zeros_like(parts[0][0]))
     return parts[-1][0]
 
 
 def arguments(kind, n, size, dtype):
     """Elements of `x`, and of `out`; what else the plan takes."""
-    sizes = {AllGather: (1, n), AllToAll: (n, n), ReduceScatter: (n, 1), Broadcast: (1, 0)}[kind]
+    sizes = {
+        AllGather: (1, n), AllToAll: (n, n), ReduceScatter: (n, 1), ExclusiveScan: (1, 1),
+        Broadcast: (1, 0),
+    }[kind]  # fmt: skip
     options = {"size": size, "dtype": dtype} | ({"root": n - 1} if kind is Broadcast else {})
     return sizes[0] * size, sizes[1] * size, options
 

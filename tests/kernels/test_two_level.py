@@ -1,10 +1,11 @@
-"""All-reduces in two levels, of PEs that behave as on several nodes, against NumPy."""
+"""Two levels, of PEs that behave as on several nodes: all-reduces, rows; against NumPy."""
 
 import time
 
 import numpy as np
 import pytest
-from gpushmem.kernels import AllReduce, AllReduceRMSNorm, Arena
+from gpushmem.kernels import AllReduce, AllReduceRMSNorm, AllToAllV, Arena
+from gpushmem.kernels.all_to_all_v import reference
 
 import gpushmem as shmem
 from gpushmem.start.launch import local
@@ -159,3 +160,60 @@ def test_in_a_graph(run_pes, on_nodes):
         return (result == 4**4).all()
 
     assert all(run_pes(body, 4))
+
+
+def counts_of(n, most, call):
+    """How many rows each has for each; some have none."""
+    rng = np.random.default_rng([n, call])
+    return rng.integers(0, most + 1, (n, n)) * rng.integers(0, 2, (n, n))
+
+
+@pytest.mark.parametrize(("n_pes", "n_nodes"), PES)
+def test_rows_arrive_in_the_order_of_their_sources(run_pes, on_nodes, n_pes, n_nodes):
+    """In many calls, some PEs late now and then; at last with too few rows, and too little room."""
+    on_nodes(n_nodes)
+    calls = repeated(30, if_checked=3)
+
+    def body():
+        shmem.init()
+        me, n, most, late = shmem.my_pe(), shmem.n_pes(), 40, np.random.default_rng(shmem.my_pe())
+        plan = AllToAllV(
+            rows=most * n, row=(2,), dtype="int64", algorithm="two_level", blocks=2,
+            threads=whole_warps(4),
+        )  # fmt: skip
+        out, received = shmem.device_array((most * n, 2), "int64"), shmem.device_array(n, "int64")
+        for call in range(calls):
+            counts = counts_of(n, most, call)
+            arrays = [
+                1000 * p + np.arange(2 * c.sum()).reshape(-1, 2) for p, c in enumerate(counts)
+            ]
+            if late.random() < 0.05:
+                time.sleep(0.01)
+            plan(to_send(arrays[me]), shmem.to_device(counts[me]), out=out, received=received)
+            np.testing.assert_array_equal(received.numpy(), counts[:, me])
+            got = out.numpy()[: counts[:, me].sum()]
+            np.testing.assert_array_equal(got, reference(arrays, counts, me), f"call {call}")
+            assert plan.dropped() == 0
+        x, counts = to_send(np.ones((n, 2), "int64")), shmem.to_device(np.full(n, 2))
+        plan(x, counts, out=out[:1], received=received)
+        found = plan.dropped(), received.numpy().sum()
+        with pytest.raises(shmem.ArgumentError, match="in two levels the plan is for"):
+            plan(shmem.device_array((most * n + 1, 2), "int64"), counts, out=out, received=received)
+        plan.free()
+        assert shmem.heap_stats().used == 0
+        shmem.finalize()
+        return found
+
+    results = run_pes(body, n_pes)
+    assert sum(came for _, came in results) == n_pes * n_pes
+    assert all(dropped == n_pes + came - 1 for dropped, came in results if came)
+
+
+def test_rows_go_by_algorithms_that_there_are(run_pes):
+    def body():
+        shmem.init()
+        with pytest.raises(shmem.ArgumentError, match="no algorithm 'ring'; there are direct, two"):
+            AllToAllV(rows=1, dtype="int8", algorithm="ring")
+        shmem.finalize()
+
+    run_pes(body, 1)
