@@ -9,6 +9,8 @@
     gemm_reduce_scatter(a, b, group)                        this rank's rows of that sum
     moe(x, experts, weights, w1, w2, num_experts, max_tokens, activation, group)
                                                             a layer with a mixture of experts
+    all_to_all_v(x, input_split_sizes, max_rows, group)     rows that ranks have for this one, and
+                                                            how many came from each
     halo_exchange(x, width, dim, periodic, group)           x between its neighbours' edges
     halo_accumulate(x, width, dim, periodic, group)         its transpose: what was added to copies
                                                             of edges, added to these
@@ -20,7 +22,10 @@ its ranks make the same calls with the same sizes in the same order. On CPUs it 
 returns, on GPUs it is on PyTorch's current stream.
 dtypes are those of the plan; see docs/kernels.md. To `moe` ranks may bring different numbers of
 tokens, up to `max_tokens`; where the kernel has no such dtype, or too little symmetric memory, they
-are exchanged by `all_to_all_single`. `halo_exchange` takes parts of different lengths along `dim`.
+are exchanged by `all_to_all_single`. `all_to_all_v` is that function with sizes on the device, and
+only those of what is sent: the first rows of its result are what came, in the order of the ranks,
+the others up to `max_rows`, the same on all ranks, are zeros. `halo_exchange` takes parts of
+different lengths along `dim`.
 
 Gradients: what all ranks get alike is one tensor of which each has a copy, so its gradient, too, is
 the same on all of them. These are the rules of Megatron-LM and of DTensor. Gradients of `w1` and
@@ -41,6 +46,7 @@ from gpushmem.kernels import (
     AllGatherGemm,
     AllReduce,
     AllReduceRMSNorm,
+    AllToAllV,
     GemmAllReduce,
     GemmReduceScatter,
     HaloExchange,
@@ -247,6 +253,39 @@ def run_moe_backward(*args: Any, out: Sequence[Tensor]) -> None:
         one.copy_(made)
 
 
+# --- rows of which only the senders know how many there are
+
+
+def exchange(
+    x: Tensor, counts: Tensor, max_rows: int, group: str, out: Tensor, received: Tensor
+) -> None:
+    plans, row = plans_of(group), tuple(x.shape[1:])
+    plan = plans.get(AllToAllV, rows=max_rows, row=row, dtype=dtype_name(x.dtype))
+    out.zero_()
+    counts = counts.to(torch.int64).contiguous()
+    plans.call(plan, x.contiguous(), counts, out=out, received=received)
+
+
+def run_exchange(
+    x: Tensor, counts: Tensor, max_rows: int, group: str, out: Sequence[Tensor]
+) -> None:
+    exchange(x, counts, max_rows, group, *out)
+
+
+def run_exchange_backward(
+    grad: Tensor, counts: Tensor, rows: int, max_rows: int, group: str, out: Sequence[Tensor]
+) -> None:
+    exchange(grad, counts, max_rows, group, out[0], torch.empty_like(counts))
+
+
+def exchange_backward(
+    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    received, like_x = kept
+    to_x = torch.ops.gpushmem.all_to_all_v_backward(grads[0], received, len(like_x), *others[2:])
+    return to_x, None, None, None
+
+
 # --- halos
 
 
@@ -353,6 +392,23 @@ OPERATORS = (
         "int num_experts, str activation, str group_name) -> (Tensor, Tensor, Tensor, Tensor)",
         lambda grad, x, experts, *others: [t.new_empty(t.shape) for t in (x, *others[:3])],
         run_moe_backward,
+    ),
+    Operator(
+        "all_to_all_v(Tensor x, Tensor input_split_sizes, int max_rows, str group_name) "
+        "-> (Tensor, Tensor)",
+        lambda x, counts, max_rows, group: [
+            x.new_empty((max_rows, *x.shape[1:])),
+            counts.new_empty(group_size(group), dtype=torch.int64),
+        ],
+        run_exchange,
+        lambda given, results: (results[1], given[0].new_empty((len(given[0]), 0))),
+        exchange_backward,
+    ),
+    Operator(
+        "all_to_all_v_backward(Tensor grad, Tensor counts, int rows, int max_rows, "
+        "str group_name) -> Tensor",
+        lambda grad, counts, rows, *_: [grad.new_empty((rows, *grad.shape[1:]))],
+        run_exchange_backward,
     ),
     Operator(
         f"halo_exchange{HALO}",
