@@ -172,6 +172,34 @@ def scatter(plan):
     return Work(OTHERS * part, (1 + N) * part, passes, pieces)
 
 
+def scan(plan):
+    """The first PE's part, who sends to all others, with the last one's sum."""
+    part, b, pieces = in_pieces(plan)
+    passes = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1), Pass(SUM, OTHERS * b)
+    return Work(OTHERS * part, 2 * part, passes, pieces)
+
+
+def of_rows(plan, rows):
+    """Bytes of `rows` for one PE, and of a piece, and how many of these a block has."""
+    row, of_block = plan.width * plan.dtype.itemsize, part_size(rows, plan.blocks)
+    return rows * row, min(plan.piece, of_block) * row, ceil(of_block / plan.piece)
+
+
+def exchange_rows(plan):
+    """As many rows for each PE; lanes of a warp wait together for how many there are."""
+    part, b, pieces = of_rows(plan, ceil(plan.rows / N))
+    passes = Pass(PUT, b, HBM, OTHERS), Pass(COPY, b, HBM), Pass(COPY, b, L2, OTHERS)
+    return Work(OTHERS * part, 2 * N * part, passes, pieces, 1, 1, 1)
+
+
+def gather_rows(plan):
+    """As many rows of each PE."""
+    part, b, pieces = of_rows(plan, plan.rows)
+    puts = Pass(PUT, b, HBM), Pass(PUT, b, L2, OTHERS - 1)
+    passes = *puts, Pass(COPY, b), Pass(COPY, b, L2, OTHERS)
+    return Work(OTHERS * part, (1 + N) * part, passes, pieces, 1, 1, 1)
+
+
 def broadcast(plan):
     """The root's part, and the copy of the last PE to hear."""
     nbytes, b, pieces = in_pieces(plan)
@@ -335,7 +363,8 @@ def jacobi(plan):
 
 FORMULAS = {
     "AllReduce": all_reduce, "AllReduceRMSNorm": norm, "AllGather": gather, "AllToAll": exchange,
-    "ReduceScatter": scatter, "Broadcast": broadcast, "AllGatherGemm": gather_product,
+    "AllGatherV": gather_rows, "AllToAllV": exchange_rows, "ReduceScatter": scatter,
+    "ExclusiveScan": scan, "Broadcast": broadcast, "AllGatherGemm": gather_product,
     "GemmReduceScatter": product_summed, "GemmAllReduce": product_summed_for_all,
     "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
     "ExpertParallel combine": combine, "MoE": mixture, "HaloExchange": halo, "Jacobi": jacobi,

@@ -31,7 +31,9 @@ from plot import plot
 from gpushmem.progress import progress
 
 HERE = Path(__file__).parent
-FAMILIES = ("all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi")
+FAMILIES = (
+    "all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi", "all_to_all_v", "sort",
+)  # fmt: skip
 PES = (2, 4)
 TURNS = 3
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
