@@ -12,7 +12,9 @@ from gpushmem.kernels import (
     AllReduce,
     AllReduceRMSNorm,
     AllToAll,
+    AllToAllV,
     Broadcast,
+    ExclusiveScan,
     ExpertParallel,
     GemmAllReduce,
     GemmReduceScatter,
@@ -20,6 +22,7 @@ from gpushmem.kernels import (
     Jacobi,
     MoE,
     ReduceScatter,
+    SampleSort,
     route,
 )
 from gpushmem.kernels.all_reduce import SUMMING, WIRED
@@ -62,6 +65,20 @@ def multiply(few):
             plan(m=4, n=4, k=4, dtype=dtype)(a, b, out=out)
 
 
+def exchange(few):
+    n = shmem.n_pes()
+    counts, received = make(n, dtype="int64"), make(n, dtype="int64")
+    for dtype in ("int32",) if few else ("int32", "bfloat16", "complex128"):
+        plan = AllToAllV(rows=4, row=(2,), dtype=dtype)
+        plan(make(4, 2, dtype=dtype), counts, out=make(9, 2, dtype=dtype), received=received)
+    ExclusiveScan(size=4, dtype="float16")(make(4, dtype="float16"), out=make(4, dtype="float16"))
+    for values in (None,) if few else (None, "float32"):
+        plan = SampleSort(size=8, dtype="int32", values=values, method="kernel", threads=32)
+        more = {"values": make(8), "out_values": make(plan.capacity)} if values else {}
+        out = make(plan.capacity, dtype="int32")
+        plan(make(8, dtype="int32"), out=out, received=received, **more)
+
+
 def mix(few):
     experts, weights = make(4, 2, dtype="int32"), make(4, 2)
     route(make(4, 4), experts=experts, weights=weights)
@@ -88,7 +105,7 @@ def iterate(few):
     plan.accumulate(make(6, 4), out=make(4, 4))
 
 
-FAMILIES = {f.__name__: f for f in (reduce_all, multiply, mix, iterate)}
+FAMILIES = {f.__name__: f for f in (reduce_all, exchange, multiply, mix, iterate)}
 
 
 @pytest.mark.timeout(900)

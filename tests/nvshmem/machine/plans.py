@@ -137,6 +137,18 @@ def broadcast(dtype, nbytes):
     return plan
 
 
+def rows(which, n_counts, of_out):
+    def make(dtype, nbytes):
+        many = count(dtype, nbytes, ROW * (1 if which is k.AllToAllV else N_PES))
+        plan = which(rows=many, row=(ROW,), dtype=dtype, team=OnPaper(0))
+        out, received = empty(dtype, of_out * many, ROW), empty("int64", N_PES)
+        plan(empty(dtype, many, ROW), empty("int64", n_counts), out=out, received=received)
+        return plan
+
+    return make
+
+
+ROW = 128
 WIDE, NARROW = 8192, 3584  # a layer of 70 billion parameters over 8 PEs
 SMALL = 1024, 512  # where a kernel multiplies
 SHAPES = {8: SMALL, 4096: (WIDE, NARROW), 16384: (WIDE, NARROW)}  # by rows of the whole product
@@ -228,6 +240,9 @@ CASES = {
     "AllGather": Case(collective(k.AllGather, 1, N_PES)),
     "AllToAll": Case(collective(k.AllToAll, N_PES, N_PES)),
     "ReduceScatter": Case(collective(k.ReduceScatter, N_PES, 1)),
+    "ExclusiveScan": Case(collective(k.ExclusiveScan, 1, 1)),
+    "AllGatherV": Case(rows(k.AllGatherV, 1, N_PES)),
+    "AllToAllV": Case(rows(k.AllToAllV, N_PES, 1)),
     "Broadcast": Case(broadcast),
     **{
         f"{which.__name__} {rows}": Case(product(which, rows), ONE)

@@ -65,7 +65,8 @@ def test_the_data_are_those_of_the_code(elsewhere, kernel, dtype, arch):
 def test_every_kernel_is_predicted():
     assert {kernel for kernel, *_ in CODE} == set(plans.CASES)
     classes = {name.split()[0] for name in plans.CASES}
-    others = {"Arena", "Plan", "TaskPool"}  # which have no kernels
+    # Of these some have no kernels; what sorts moves keys one by one, and sends them by AllToAllV.
+    others = {"Arena", "Plan", "SampleSort", "TaskPool"}
     assert classes == {n for n in plans.k.__all__ if n[0].isupper() and not n.isupper()} - others
 
 
