@@ -275,7 +275,7 @@ KERNELS = {
     "Plans": [
         "Plan", "AllReduce", "AllReduceRMSNorm", "AllGatherGemm", "GemmReduceScatter",
         "GemmAllReduce", "MoE", "ExpertParallel", "HaloExchange", "Jacobi", "AllGather", "AllToAll",
-        "ReduceScatter", "Broadcast", "Arena",
+        "ReduceScatter", "ExclusiveScan", "Broadcast", "AllToAllV", "AllGatherV", "SampleSort", "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],
     "Parts, for kernels of plans": [
