@@ -275,13 +275,14 @@ KERNELS = {
     "Plans": [
         "Plan", "AllReduce", "AllReduceRMSNorm", "AllGatherGemm", "GemmReduceScatter",
         "GemmAllReduce", "MoE", "ExpertParallel", "HaloExchange", "Jacobi", "AllGather", "AllToAll",
-        "ReduceScatter", "ExclusiveScan", "Broadcast", "AllToAllV", "AllGatherV", "SampleSort", "Arena",
+        "ReduceScatter", "ExclusiveScan", "Broadcast", "AllToAllV", "AllGatherV", "SampleSort",
+        "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],
     "Parts, for kernels of plans": [
         "member", "part_of", "begin", "end", "end_at", "send", "tell", "tell_others", "wait_for",
         "wait_for_all", "wait_for_others", "complete", "copy", "sum_in_order", "block_sum",
-        "block_sum32",
+        "block_sum32", "put_tile", "get_tile",
     ],
 }  # fmt: skip
 TORCH_HEAD = """# Functions and layers for PyTorch

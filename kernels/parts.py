@@ -13,8 +13,9 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "member", "part_of",
-    "send", "signal_others", "sum_before", "sum_in_order", "tell", "tell_others", "wait_for",
+    "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "get_tile", "member",
+    "part_of", "put_tile", "send", "signal_others", "sum_before", "sum_in_order", "tell",
+    "tell_others", "wait_for",
     "wait_for_all", "wait_for_others",
 ]  # fmt: skip
 
@@ -201,6 +202,29 @@ def wait_for_others(signals, epoch, team):
     for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
         shmem.signal_wait_until(signals[(me + k) % n :], shmem.CMP_EQ, epoch)
     cuda.syncthreads()
+
+
+@shmem.jit(device=True)
+def put_tile(dst, to, src, at, shape, pe):
+    """Send a tile of `src` to one of `dst` on `pe`, row by row; `tell` or `complete` follows.
+
+    `to` and `at` are the tiles' corners, (row, column), in contiguous arrays of two axes, `shape`
+    is (rows, columns). MPI: a put of a subarray; NVSHMEM 3: nvshmemx_tile_put.
+    """
+    for r in range(shape[0]):
+        row = src[at[0] + r, at[1] : at[1] + shape[1]]
+        shmem.put_nbi_block(dst[to[0] + r, to[1] : to[1] + shape[1]], row, pe)
+
+
+@shmem.jit(device=True)
+def get_tile(dst, to, src, at, shape, pe):
+    """Fetch a tile of `src` on `pe` to one of `dst`, row by row; `complete` follows: as `put_tile`.
+
+    MPI: a get of a subarray; NVSHMEM 3: nvshmemx_tile_get.
+    """
+    for r in range(shape[0]):
+        row = dst[to[0] + r, to[1] : to[1] + shape[1]]
+        shmem.get_nbi_block(row, src[at[0] + r, at[1] : at[1] + shape[1]], pe)
 
 
 @shmem.jit(device=True)

@@ -6,12 +6,21 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from gpushmem.kernels import AllReduce, AllReduceRMSNorm, Plan, part_of
+from gpushmem.kernels import (
+    AllReduce,
+    AllReduceRMSNorm,
+    Plan,
+    complete,
+    get_tile,
+    part_of,
+    put_tile,
+)
 
 import gpushmem as shmem
 from gpushmem import kernels
 from gpushmem.backends import nvshmem
 from gpushmem.backends.registry import BACKENDS, about
+from tests.pes import to_send, whole_warps
 
 
 class Sized(Plan):
@@ -194,3 +203,30 @@ def test_parts_that_divide_work_run_on_the_host_too():
         assert ends[0][0] == 0
         assert ends[-1][1] == size
         assert all(a[1] == b[0] for a, b in pairwise(ends))
+
+
+@shmem.jit
+def both_ways(dst, back, src, pe):
+    put_tile(dst, (1, 2), src, (2, 0), (2, 3), pe)
+    get_tile(back, (0, 1), src, (1, 1), (3, 2), pe)
+    complete()
+
+
+def test_tiles_of_matrices_are_sent_and_fetched(run_pes):
+    def body():
+        shmem.init()
+        me, n = shmem.my_pe(), shmem.n_pes()
+        src = [1000 * pe + np.arange(20).reshape(4, 5) for pe in range(n)]
+        mine, dst = shmem.array(src[me]), shmem.full((4, 5), -1, "int64")
+        back = to_send(np.full((3, 4), -1))
+        both_ways[1, whole_warps(8)](dst, back, mine, (me + 1) % n)
+        shmem.synchronize()
+        shmem.barrier_all()
+        wanted, fetched = np.full((4, 5), -1), np.full((3, 4), -1)
+        wanted[1:3, 2:5] = src[me - 1][2:4, 0:3]
+        fetched[:, 1:3] = src[(me + 1) % n][1:4, 1:3]
+        np.testing.assert_array_equal(dst.numpy(), wanted)
+        np.testing.assert_array_equal(back.numpy(), fetched)
+        shmem.finalize()
+
+    run_pes(body, 3)
