@@ -40,8 +40,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import member, part_of, send
-from gpushmem.kernels.pieces import part_size, piece_size
+from gpushmem.kernels.parts import ALIGN, member, part_of, send
+from gpushmem.kernels.pieces import piece_size
 from gpushmem.kernels.plan import SLOTS, Plan
 from gpushmem.kernels.two_level import levels_of
 from gpushmem.kernels.two_level_rows import LevelsOfRows
@@ -230,7 +230,7 @@ class Varying(Plan):
         self._workspace = self._make_workspace()
 
     def _make_workspace(self) -> tuple[Any, ...]:
-        n, box = self.n_pes, part_size(self.piece * self.width, 1)
+        n, box = self.n_pes, -(-self.piece * self.width // ALIGN) * ALIGN
         return (
             shmem.device_array((self.blocks, 4, n), "int64"), self._lost,
             self.boxes(self.blocks, n, box, dtype=self.dtype), self.signals(self.blocks, n),

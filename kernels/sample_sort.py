@@ -28,6 +28,7 @@ parallel sorting algorithm with an experimental evaluation", ACM JEA 3, 1998.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from gpushmem.kernels.plan import Plan
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem.checks import dtype_of
 
 __all__ = ["SampleSort", "reference"]
 
@@ -224,12 +226,9 @@ class SampleSort(Plan):
         n, self._offset = self.n_pes, OFFSETS[self.dtype.name]
         self.stride = max(1, -(-size // SAMPLES))
         self.capacity = size + (n + 1) * self.stride if capacity is None else capacity
-        options = {"rows": size, "team": team}
-        self._gather = AllGatherV(rows=SAMPLES, row=(2,), dtype="uint64", team=team, blocks=1)
-        self._send = [
-            AllToAllV(dtype=kind, **options) for kind in (dtype, values) if kind is not None
-        ]
-        kinds = [plan.dtype for plan in self._send]
+        kinds = [self.dtype]
+        if values is not None:
+            kinds.append(dtype_of("SampleSort: values", values))
         self._sorted = [self.sendable(shmem.device_array(size, kind)) for kind in kinds]
         self._other = [shmem.device_array(max(size, self.capacity), kind) for kind in kinds]
         bits = MANY if self.threads == 1 else FEW
@@ -244,6 +243,17 @@ class SampleSort(Plan):
             shmem.device_array(k, "int64") for k in (1, n, n, n + 1)
         )
         self._all = shmem.to_device(np.full(1, size))
+        self._plans: list[Any] = []
+        try:
+            self._plans.append(
+                AllGatherV(rows=SAMPLES, row=(2,), dtype="uint64", team=team, blocks=1)
+            )
+            for kind in kinds:
+                self._plans.append(AllToAllV(rows=size, dtype=kind, team=team))
+        except shmem.HeapExhausted:  # on all PEs
+            self.free()
+            raise
+        self._gather, *self._send = self._plans
 
     def _check(self, on_gpus: bool) -> None:
         name = type(self).__name__
@@ -329,10 +339,20 @@ class SampleSort(Plan):
         """
         return self._send[0].dropped()
 
+    def sends(self, counts: Sequence[int] = (), received: Sequence[int] = ()) -> tuple[int, int]:
+        """Bytes and messages that a PE sends in a call, of so many keys for each PE and from each.
+
+        Without these: in a call in which no PE has keys for others.
+        """
+        samples = [SAMPLES] * self.n_pes
+        sent = [self._gather.sends(samples, samples)]
+        sent += [plan.sends(counts, received) for plan in self._send]
+        return sum(nbytes for nbytes, _ in sent), sum(messages for _, messages in sent)
+
     def free(self) -> None:
         """As any plan's, with those of the parts."""
-        for plan in (self._gather, *self._send):
-            plan.free()
+        while self._plans:
+            self._plans.pop().free()
         super().free()
 
 

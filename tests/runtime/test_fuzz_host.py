@@ -158,10 +158,13 @@ PLANS = {
     kernels.AllGatherGemm: "m n k dtype", kernels.GemmReduceScatter: "m n k dtype team",
     kernels.GemmAllReduce: "m n k dtype", kernels.Jacobi: "shape grid dtype",
     kernels.HaloExchange: "shape width dtype axis team",
+    kernels.AllToAllV: "rows row dtype team", kernels.SampleSort: "size dtype team",
     kernels.MoE: "tokens hidden inner experts top_k dtype team",
     kernels.ExpertParallel: "tokens hidden experts top_k dtype",
 }  # fmt: skip
-PLAN_KINDS = {"dtype": "dtype", "team": "Team", "shape": "shape", "grid": "shape"}
+PLAN_KINDS = {
+    "dtype": "dtype", "team": "Team", "shape": "shape", "grid": "shape", "row": "shape",
+}  # fmt: skip
 SHORT = [0, 1, 1000, -1, 1.5, "x", math.nan, [1], np.int8(3), np.array(3), Raises()]  # timeouts
 
 

@@ -262,7 +262,7 @@ READY = ROOT / "tests/check/ready_kernels.py"
 RUNS = [
     *("one_shot", "two_shot", "ring", "streams", "norm", "norm_two_shot", "all_gather_gemm"),
     *("gemm_reduce_scatter", "gemm_all_reduce", "gemm_sent", "jacobi2", "moe", "low_latency"),
-    *("throughput", "int8"),
+    *("throughput", "int8", "rows", "scan"),
 ]
 
 
