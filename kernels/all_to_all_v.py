@@ -53,6 +53,7 @@ __all__ = ["AllGatherV", "AllToAllV", "reference"]
 
 HERE = 1 << 62  # in a signal: something has come; below it how many rows the pair has
 ALGORITHMS = "direct", "two_level"
+INT64 = np.dtype("int64")
 ALL = -1  # a number of rows: all that there are
 
 
@@ -252,8 +253,8 @@ class Varying(Plan):
         for what, array in (("x", x), ("out", out)):
             rows = tuple(self.on_device(what, array).shape)[:1] or (0,)
             self.expect(what, array, (*rows, *self.row), self.dtype)
-        self.expect("counts", counts, (self.n_pes if apart else 1,), "int64")
-        self.expect("received", received, (self.n_pes,), "int64")
+        self.expect("counts", counts, (self.n_pes if apart else 1,), INT64)
+        self.expect("received", received, (self.n_pes,), INT64)
 
     def dropped(self) -> int:
         """How many rows the last call left out on this PE; waits for it.

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from gpushmem.kernels.all_to_all_v import AllGatherV, AllToAllV
 from gpushmem.kernels.parts import part_of
-from gpushmem.kernels.plan import Plan
+from gpushmem.kernels.plan import KEPT, Plan
 from numba import cuda
 
 import gpushmem as shmem
@@ -243,6 +243,7 @@ class SampleSort(Plan):
             shmem.device_array(k, "int64") for k in (1, n, n, n + 1)
         )
         self._all = shmem.to_device(np.full(1, size))
+        self._views: dict[int, tuple[Any, Any]] = {}  # by id: arrays, as NumPy's
         self._plans: list[Any] = []
         try:
             self._plans.append(
@@ -316,8 +317,8 @@ class SampleSort(Plan):
         """Sort arrays by the first of them, of as many elements as all of `counts`."""
         if self.method == "library" and not shmem.is_capturing(stream):
             shmem.synchronize()
-            total = min(int(np.from_dlpack(counts).sum()), given[0].size)
-            by_library(*([np.from_dlpack(x)[:total] for x in xs] for xs in (given, results)))
+            total = min(int(self._view(counts).sum()), given[0].size)
+            by_library(*([self._view(x)[:total] for x in xs] for xs in (given, results)))
             return
         shape, place = (self.blocks, self.threads, stream), PLACE_KEYS
         for k, shift in enumerate(self._shifts):
@@ -331,6 +332,15 @@ class SampleSort(Plan):
             self.launch_as(
                 shape, self._epochs, place, *known, self._starts, target[0], source[-1], target[-1]
             )
+
+    def _view(self, array: Any) -> Any:
+        """NumPy's array of the same memory; the same object for the same array."""
+        known = self._views.get(id(array))
+        if known is None or known[0] is not array:
+            if len(self._views) >= KEPT:
+                self._views.clear()
+            self._views[id(array)] = known = array, np.from_dlpack(array)
+        return known[1]
 
     def dropped(self) -> int:
         """How many keys had no room on this PE in the last call; waits for it.
