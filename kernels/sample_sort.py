@@ -97,20 +97,27 @@ def placing(pairs: bool) -> Any:
     def place(
         keys, counts, shift, offset, table, totals, starts, out, values, out_values, team, epochs
     ):
-        """`table` and `totals` as `count` leaves them; `starts` (blocks, digits)."""
+        """`table` and `totals` as `count` leaves them; `starts` (blocks, 2, digits)."""
         b, t, digits = cuda.blockIdx.x, cuda.threadIdx.x, totals.shape[0]
+        mine, all_blocks = starts[b, 0], starts[b, 1]
+        for d in range(t, digits, cuda.blockDim.x):
+            total = np.int64(0)
+            for k in range(cuda.gridDim.x):
+                if k == b:
+                    mine[d] = total
+                total += totals[d, k]
+            all_blocks[d] = total
+        cuda.syncthreads()
         if t == 0:
             start = np.int64(0)
             for d in range(digits):
-                for k in range(cuda.gridDim.x):
-                    if k == b:
-                        starts[b, d] = start
-                    start += totals[d, k]
+                mine[d] += start
+                start += all_blocks[d]
         cuda.syncthreads()
         first, last = mine_of(keys.size, counts)
         for i in range(first, last):
             d = np.int64(without_sign(keys[i], offset) >> np.uint64(shift)) & (digits - 1)
-            at = starts[b, d] + table[b, d, t]
+            at = mine[d] + table[b, d, t]
             table[b, d, t] += 1
             out[at] = keys[i]
             if pairs:
@@ -235,7 +242,7 @@ class SampleSort(Plan):
         self._shifts = range(0, 8 * self.dtype.itemsize, bits)
         self._table = shmem.device_array((self.blocks, 1 << bits, self.threads), "int32")
         self._totals = shmem.device_array((1 << bits, self.blocks), "int32")
-        self._starts = shmem.device_array((self.blocks, 1 << bits), "int64")
+        self._starts = shmem.device_array((self.blocks, 2, 1 << bits), "int64")
         self._samples = self.sendable(shmem.device_array((SAMPLES, 2), "uint64"))
         self._gathered = shmem.device_array((n * SAMPLES, 2), "uint64")
         self._splitters = shmem.device_array((n, 2), "uint64")
