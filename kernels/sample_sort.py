@@ -138,8 +138,8 @@ def sample(keys, offset, stride, samples, number, team, epochs):
     me, many = np.uint64(shmem.team_my_pe(team)), (keys.size + stride - 1) // stride
     for k in range(cuda.threadIdx.x, many, cuda.blockDim.x):
         at = k * stride + min(stride, keys.size - k * stride) // 2
-        samples[k, 0] = without_sign(keys[at], offset)
-        samples[k, 1] = me << np.uint64(PLACE) | np.uint64(at)
+        samples[k, 0] = np.int64(without_sign(keys[at], offset))
+        samples[k, 1] = np.int64(me << np.uint64(PLACE) | np.uint64(at))
     if cuda.threadIdx.x == 0:
         number[0] = many
 
@@ -150,7 +150,8 @@ def before(samples, key, place):
     low, high = 0, samples.shape[0]
     while low < high:
         k = (low + high) // 2
-        if samples[k, 0] < key or (samples[k, 0] == key and samples[k, 1] < place):
+        here = np.uint64(samples[k, 0])
+        if here < key or (here == key and np.uint64(samples[k, 1]) < place):
             low = k + 1
         else:
             high = k
@@ -183,7 +184,8 @@ def split(samples, numbers, keys, offset, splitters, bounds, counts, team, epoch
     for p in range(n):
         total += numbers[p]
     for i in range(t, total, threads):
-        key, place, rank, start = samples[i, 0], samples[i, 1], np.int64(0), np.int64(0)
+        key, place = np.uint64(samples[i, 0]), np.uint64(samples[i, 1])
+        rank, start = np.int64(0), np.int64(0)
         for p in range(n):
             rank += before(samples[start : start + numbers[p]], key, place)
             start += numbers[p]
@@ -243,8 +245,8 @@ class SampleSort(Plan):
         self._table = shmem.device_array((self.blocks, 1 << bits, self.threads), "int32")
         self._totals = shmem.device_array((1 << bits, self.blocks), "int32")
         self._starts = shmem.device_array((self.blocks, 2, 1 << bits), "int64")
-        self._samples = self.sendable(shmem.device_array((SAMPLES, 2), "uint64"))
-        self._gathered = shmem.device_array((n * SAMPLES, 2), "uint64")
+        self._samples = self.sendable(shmem.device_array((SAMPLES, 2), "int64"))
+        self._gathered = shmem.device_array((n * SAMPLES, 2), "int64")
         self._splitters = shmem.device_array((n, 2), "uint64")
         self._number, self._numbers, self._counts, self._bounds = (
             shmem.device_array(k, "int64") for k in (1, n, n, n + 1)
@@ -254,7 +256,7 @@ class SampleSort(Plan):
         self._plans: list[Any] = []
         try:
             self._plans.append(
-                AllGatherV(rows=SAMPLES, row=(2,), dtype="uint64", team=team, blocks=1)
+                AllGatherV(rows=SAMPLES, row=(2,), dtype="int64", team=team, blocks=1)
             )
             for kind in kinds:
                 self._plans.append(AllToAllV(rows=size, dtype=kind, team=team))

@@ -69,11 +69,11 @@ def test_all_pes_keys_are_in_order(run_pes, n_pes, method):
     def body():
         shmem.init()
         n = shmem.n_pes()
-        with SampleSort(size=size, dtype="int32", method=method) as plan:
+        with SampleSort(size=size, dtype="int64", method=method) as plan:
             for call, kind in enumerate(RANGES):
-                keys = [keys_of("int32", kind, pe, size * (pe % 3) // 2, call) for pe in range(n)]
+                keys = [keys_of("int64", kind, pe, size * (pe % 3) // 2, call) for pe in range(n)]
                 check(plan, keys)
-                sizes = check(plan, [keys_of("int32", kind, pe, size, call) for pe in range(n)])
+                sizes = check(plan, [keys_of("int64", kind, pe, size, call) for pe in range(n)])
                 assert abs(sizes - size).max() <= (n + 1) * plan.stride
         shmem.finalize()
 
@@ -108,13 +108,13 @@ def test_pairs_of_several_blocks_in_two_teams(run_pes, method):
         me = shmem.my_pe()
         teams = [shmem.team_split_strided(shmem.TEAM_WORLD, start, 2, 2) for start in (0, 1)]
         team, late = teams[me % 2], np.random.default_rng(me)
-        options = {"values": "int32", "method": method, "blocks": 2, "threads": 32}
+        options = {"values": "int64", "method": method, "blocks": 2, "threads": 32}
         plan = SampleSort(size=200, dtype="int64", team=team, **options)
-        out, out_values = (shmem.device_array(plan.capacity, kind) for kind in ("int64", "int32"))
+        out, out_values = (shmem.device_array(plan.capacity, kind) for kind in ("int64", "int64"))
         received = shmem.device_array(2, "int64")
         for call in range(calls):
             keys = [keys_of("int64", "few" if call % 2 else "all", pe, 200, call) for pe in (0, 1)]
-            values = [1000 * pe + np.arange(200, dtype="int32") for pe in (0, 1)]
+            values = [1000 * pe + np.arange(200) for pe in (0, 1)]
             given = to_send(keys[me // 2]), to_send(values[me // 2])
             plan(given[0], values=given[1], out=out, out_values=out_values, received=received)
             if late.random() < 0.1:
@@ -134,18 +134,18 @@ def test_in_a_graph_and_refused(run_pes):
     def body():
         shmem.init()
         me, n, stream = shmem.my_pe(), shmem.n_pes(), shmem.stream()
-        plan = SampleSort(size=50, dtype="uint32", capacity=20)
-        keys, out = to_send(keys_of("uint32", "all", me, 50)), shmem.device_array(20, "uint32")
+        plan = SampleSort(size=50, dtype="int64", capacity=20)
+        keys, out = to_send(keys_of("int64", "all", me, 50)), shmem.device_array(20, "int64")
         received = shmem.device_array(n, "int64")
         with shmem.capture(stream) as graph:
             plan(keys, out=out, received=received, stream=stream)
         for _ in range(2):
             out.copy_from(POISON)
             graph.launch(stream)
-            assert (np.diff(out.numpy().astype("int64")) >= 0).all()
+            assert (np.diff(out.numpy()) >= 0).all()
             assert plan.dropped() == received.numpy().sum() - 20
         with pytest.raises(shmem.ArgumentError, match="there are 51 keys, the plan is for 50"):
-            plan(shmem.device_array(51, "uint32"), out=out, received=received)
+            plan(shmem.device_array(51, "int64"), out=out, received=received)
         with pytest.raises(shmem.ArgumentError, match="of dtypes there are int32"):
             SampleSort(size=5, dtype="float32")
         with pytest.raises(shmem.ArgumentError, match="method is 'fast'"):
