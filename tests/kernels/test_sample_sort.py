@@ -108,7 +108,7 @@ def test_pairs_of_several_blocks_in_two_teams(run_pes, method):
         me = shmem.my_pe()
         teams = [shmem.team_split_strided(shmem.TEAM_WORLD, start, 2, 2) for start in (0, 1)]
         team, late = teams[me % 2], np.random.default_rng(me)
-        options = {"values": "int64", "method": method, "blocks": 2, "threads": 32}
+        options = {"values": "int64", "method": method, "blocks": 2, "threads": 4}
         plan = SampleSort(size=200, dtype="int64", team=team, **options)
         out, out_values = (shmem.device_array(plan.capacity, kind) for kind in ("int64", "int64"))
         received = shmem.device_array(2, "int64")
