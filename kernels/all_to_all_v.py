@@ -51,7 +51,9 @@ import gpushmem as shmem
 
 __all__ = ["AllGatherV", "AllToAllV", "reference"]
 
-HERE = 1 << 62  # in a signal: something has come; below it how many rows the pair has
+# A signal: something has come, the epoch of the pair (of 29 bits, for readers of traces), how many
+# rows the pair has in this call.
+HERE, EPOCH, COUNT = 1 << 62, (1 << 29) - 1, (1 << 32) - 1
 ALGORITHMS = "direct", "two_level"
 INT64 = np.dtype("int64")
 ALL = -1  # a number of rows: all that there are
@@ -77,6 +79,12 @@ def rows_in(r, count, piece):
     first, last = part_of(count, cuda.gridDim.x, cuda.blockIdx.x)
     first = min(first + r * piece, last)
     return first, min(first + piece, last)
+
+
+@shmem.jit(device=True)
+def head(epoch, count):
+    """The signal of a box."""
+    return HERE | (epoch & EPOCH) << 32 | count
 
 
 @shmem.jit(device=True)
@@ -112,10 +120,10 @@ def send_round(r, x, width, piece, begins, sent, come, inbox, arrived, near, tea
     for k in range(1, n):
         to = (me + k) % n
         if r == 0 or r < rounds_of(sent[to], come[to], piece):
-            s, count = (epochs[to] + r) % SLOTS, sent[to]
-            first, last = rows_in(r, count, piece)
+            epoch, (first, last) = epochs[to] + r, rows_in(r, sent[to], piece)
             part = x[(begins[to] + first) * width : (begins[to] + last) * width]
-            send(inbox[s, b, me], part, arrived[s, b, me:], HERE | count, member(team, to), near)
+            box, signal = inbox[epoch % SLOTS, b, me], arrived[epoch % SLOTS, b, me:]
+            send(box, part, signal, head(epoch, sent[to]), member(team, to), near)
     if near:
         cuda.syncthreads()
         if cuda.threadIdx.x < n - 1:
@@ -123,7 +131,8 @@ def send_round(r, x, width, piece, begins, sent, come, inbox, arrived, near, tea
         for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
             to = (me + k) % n
             if r == 0 or r < rounds_of(sent[to], come[to], piece):
-                signal, value = arrived[(epochs[to] + r) % SLOTS, b, me:], HERE | sent[to]
+                epoch = epochs[to] + r
+                signal, value = arrived[epoch % SLOTS, b, me:], head(epoch, sent[to])
                 shmem.signal_op(signal, value, shmem.SIGNAL_SET, member(team, to))
 
 
@@ -138,7 +147,7 @@ def wait_for_round(r, piece, sent, come, arrived, team, epochs):
             value = shmem.signal_wait_until(signal, shmem.CMP_NE, 0)
             signal[0] = 0
             if r == 0:
-                come[source] = np.int64(value) - HERE
+                come[source] = np.int64(value) & COUNT
     cuda.syncthreads()
 
 

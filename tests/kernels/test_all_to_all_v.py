@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gpushmem.kernels import AllGatherV, AllToAllV, Arena
 from gpushmem.kernels.all_to_all_v import reference
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpushmem as shmem
@@ -222,7 +222,10 @@ def test_in_a_graph_with_other_numbers_each_time(run_pes):
 
 @pytest.mark.sweep
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(
+    max_examples=30, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example is a job of its own
+)  # fmt: skip
 def test_any_numbers_in_any_blocks(run_pes, data):
     n = data.draw(st.sampled_from((1, 2, 3, 5)), "PEs")
     counts = data.draw(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gpushmem.kernels import SampleSort
 from gpushmem.kernels.sample_sort import METHODS, OFFSETS, reference
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpushmem as shmem
@@ -101,7 +101,7 @@ def test_keys_of_all_dtypes_with_values(run_pes, dtype, method):
 @by_methods
 def test_pairs_of_several_blocks_in_two_teams(run_pes, method):
     """Many calls, some PEs late now and then; the even PEs, and the odd ones."""
-    calls = repeated(30, if_checked=2)
+    calls, size = repeated(30, if_checked=2), repeated(200, if_checked=40)
 
     def body():
         shmem.init()
@@ -109,18 +109,18 @@ def test_pairs_of_several_blocks_in_two_teams(run_pes, method):
         teams = [shmem.team_split_strided(shmem.TEAM_WORLD, start, 2, 2) for start in (0, 1)]
         team, late = teams[me % 2], np.random.default_rng(me)
         options = {"values": "int64", "method": method, "blocks": 2, "threads": 4}
-        plan = SampleSort(size=200, dtype="int64", team=team, **options)
+        plan = SampleSort(size=size, dtype="int64", team=team, **options)
         out, out_values = (shmem.device_array(plan.capacity, kind) for kind in ("int64", "int64"))
         received = shmem.device_array(2, "int64")
         for call in range(calls):
-            keys = [keys_of("int64", "few" if call % 2 else "all", pe, 200, call) for pe in (0, 1)]
-            values = [1000 * pe + np.arange(200) for pe in (0, 1)]
+            keys = [keys_of("int64", "few" if call % 2 else "all", pe, size, call) for pe in (0, 1)]
+            values = [1000 * pe + np.arange(size) for pe in (0, 1)]
             given = to_send(keys[me // 2]), to_send(values[me // 2])
             plan(given[0], values=given[1], out=out, out_values=out_values, received=received)
             if late.random() < 0.1:
                 time.sleep(0.01)
             total, wanted = received.numpy().sum(), reference(keys, values)
-            part = slice(None, total) if me < 2 else slice(400 - total, None)
+            part = slice(None, total) if me < 2 else slice(2 * size - total, None)
             for x, y in zip((out, out_values), wanted, strict=True):
                 np.testing.assert_array_equal(x.numpy()[:total], y[part], f"call {call}")
         plan.free()
@@ -157,7 +157,10 @@ def test_in_a_graph_and_refused(run_pes):
 
 @pytest.mark.sweep
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(
+    max_examples=20, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example is a job of its own
+)  # fmt: skip
 def test_any_keys_by_the_kernels(run_pes, data):
     n = data.draw(st.integers(1, 4), "PEs")
     some = st.lists(st.integers(-3, 3) | st.integers(-(2**31), 2**31 - 1), max_size=40)
