@@ -193,22 +193,21 @@ def exchange_rows(
         missing += lay_out_sent(counts, apart, x.size // width, begins, sent)
         come[me] = sent[me]
     cuda.syncthreads()
-    send_round(0, x, width, piece, begins, sent, come, inbox, arrived, near, team, epochs)
-    wait_for_round(0, piece, sent, come, arrived, team, epochs)
-    if cuda.threadIdx.x == 0:
-        missing += lay_out_come(come, out.size // width, places)
-        if b == 0:
-            lost[0] = missing
-    cuda.syncthreads()
-    take_mine(x, out, width, begins[me], sent[me], places[me])
-    take_round(0, out, width, piece, places, sent, come, inbox, team, epochs)
-    rounds = 1
-    for k in range(n):
-        rounds = max(rounds, 1 if k == me else rounds_of(sent[k], come[k], piece))
-    for r in range(1, rounds):
+    r, rounds = 0, 1
+    while r < rounds:
         send_round(r, x, width, piece, begins, sent, come, inbox, arrived, near, team, epochs)
         wait_for_round(r, piece, sent, come, arrived, team, epochs)
+        if r == 0:
+            if cuda.threadIdx.x == 0:
+                missing += lay_out_come(come, out.size // width, places)
+                if b == 0:
+                    lost[0] = missing
+            cuda.syncthreads()
+            take_mine(x, out, width, begins[me], sent[me], places[me])
+            for k in range(n):
+                rounds = max(rounds, 1 if k == me else rounds_of(sent[k], come[k], piece))
         take_round(r, out, width, piece, places, sent, come, inbox, team, epochs)
+        r += 1
     cuda.syncthreads()
     for k in range(cuda.threadIdx.x, n, cuda.blockDim.x):
         if k != me:
