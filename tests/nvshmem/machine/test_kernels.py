@@ -29,11 +29,11 @@ ONE_BY_ONE = {
     "HaloExchange": "ends of the whole array are set to zero",
 }
 # Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags.
-PUTTING = "AllGatherGemm", "AllReduce ll", "ExpertParallel combine", "Jacobi"
+PUTTING = "AllGatherGemm", "AllReduce ll", "ExclusiveScan", "ExpertParallel combine", "Jacobi"
 # Bytes that a thread spills: 512 threads have 128 registers each, and these kernels want more.
 SPILLS = {
-    "AllGather": 16, "AllToAll": 16, "AllReduce two_shot": 16, "AllReduce multicast": 376,
-    "AllReduceRMSNorm two_shot": 88, "AllReduceRMSNorm ll": 32, "HaloExchange": 96, "Jacobi": 920,
+    "AllGather": 16, "AllGatherV": 8, "AllToAll": 16, "AllToAllV": 8, "AllReduce two_shot": 16,
+    "AllReduce multicast": 376, "AllReduceRMSNorm two_shot": 88, "AllReduceRMSNorm ll": 32, "HaloExchange": 96, "Jacobi": 920,
 }  # fmt: skip
 MOST_FENCES = {"one_shot": 5, "two_shot": 10, "ring": 3, "multicast": 3}
 
