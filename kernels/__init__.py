@@ -51,6 +51,7 @@ from gpushmem.kernels.parts import (
     wait_for_others,
 )
 from gpushmem.kernels.plan import SLOTS, Plan
+<<<<<<< HEAD
 from gpushmem.kernels.sample_sort import SampleSort
 from gpushmem.kernels.tasks import NO_TASK, TaskPool, next_task, push_task
 

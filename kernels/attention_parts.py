@@ -1,0 +1,163 @@
+"""What attention over PEs is made of: who has which tokens, what they see, and a tile of softmax.
+
+The tokens of all PEs are numbered by their *position* in the whole batch: sequences one behind the
+other, of lengths that `cu_seqlens` tells. A PE has one chunk of tokens that follow each other, or
+two that make causal attention equal work for all (*zig-zag*; 3 PEs):
+
+    blocks     | PE 0          | PE 1          | PE 2          |
+    zig-zag    | PE 0  | PE 1  | PE 2  | PE 2  | PE 1  | PE 0  |
+
+The keys that a token sees follow each other: those of its sequence, not behind itself if attention
+is causal, and at most a window away. So a mask is two numbers for each row of a tile, keys that no
+row of it sees are not multiplied, and blocks that nobody further along the ring sees do not travel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from gpushmem.kernels.moe import exp32
+from numba import cuda
+
+import gpushmem as shmem
+
+__all__ = [
+    "LEAST", "chunk_start", "exp32", "first_keys", "keys_of", "positions", "reach_of", "sees",
+    "soften", "tile_keys",
+]  # fmt: skip
+
+LEAST = np.float32(-1e30)  # below all scores: the largest of none
+LANES = 16  # numbers that are combined apart from each other, so that loops can be vectorised
+
+
+def positions(tokens: int, pe: int, n: int, chunks: int) -> np.ndarray[Any, Any]:
+    """Where the `tokens` of a PE are in the whole batch, if each PE has so many chunks, 1 or 2."""
+    each = tokens // chunks
+    starts = (pe * each, (2 * n - 1 - pe) * each)[:chunks]
+    return np.concatenate([np.arange(start, start + each) for start in starts])
+
+
+def first_keys(
+    at: np.ndarray[Any, Any], cu_seqlens: Any, before: int, after: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """First and last (exclusive) of the keys that tokens at these positions see; as `keys_of`."""
+    ends = np.asarray(cu_seqlens)
+    total = int(ends[-1])
+    k = np.minimum(np.searchsorted(ends, at, side="right"), len(ends) - 1)
+    low, high = np.maximum(ends[k - 1], at - before), np.minimum(ends[k], at + after + 1)
+    return np.where(at < total, low, total), np.where(at < total, high, total)
+
+
+def sees(
+    me: int, source: int, tokens: int, n: int, chunks: int, before: int, after: int
+) -> bool:  # fmt: skip
+    """Whether a token of PE `me` sees a key of PE `source`, in a batch of one sequence."""
+    low, high = first_keys(positions(tokens, me, n, chunks), [0, n * tokens], before, after)
+    keys = positions(tokens, source, n, chunks)
+    # Of those that follow each other, the first ones and the last ones tell.
+    return bool((np.searchsorted(keys, high) > np.searchsorted(keys, low)).any()) if n else False
+
+
+def reach_of(tokens: int, n: int, chunks: int, before: int, after: int) -> list[int]:
+    """How far the block of each PE has to travel along the ring: steps to the last who sees it."""
+    return [
+        max(
+            (step for step in range(1, n)
+             if sees((pe + step) % n, pe, tokens, n, chunks, before, after)),
+            default=0,
+        )
+        for pe in range(n)
+    ]  # fmt: skip
+
+
+@shmem.jit(device=True)
+def chunk_start(pe, c, n, each):
+    """The position of the first token of chunk `c` of a PE, if chunks have so many tokens each."""
+    return each * pe if c == 0 else each * (2 * n - 1 - pe)
+
+
+@shmem.jit(device=True)
+def keys_of(position, cu_seqlens, before, after):
+    """First and last (exclusive) of the keys that a token sees, as positions; both never fall.
+
+    `cu_seqlens` (sequences + 1,) begins with 0; what is behind its last number sees nothing.
+    """
+    low, high = 0, cu_seqlens.size - 1
+    total = np.int64(cu_seqlens[high])
+    if position >= total:
+        return total, total
+    while high - low > 1:
+        middle = (low + high) // 2
+        if cu_seqlens[middle] <= position:
+            low = middle
+        else:
+            high = middle
+    first, last = np.int64(cu_seqlens[low]), np.int64(cu_seqlens[high])
+    return max(first, position - before), min(last, position + after + 1)
+
+
+@shmem.jit(device=True)
+def largest(row, first, last, value):
+    """The largest of `value` and elements `first` to `last`."""
+    lanes = cuda.local.array(LANES, np.float32)
+    for k in range(LANES):
+        lanes[k] = value
+    even = first + (last - first) // LANES * LANES
+    for j in range(first, even, LANES):
+        for k in range(LANES):
+            lanes[k] = max(lanes[k], row[j + k])
+    for j in range(even, last):
+        value = max(value, row[j])
+    for k in range(LANES):
+        value = max(value, lanes[k])
+    return value
+
+
+@shmem.jit(device=True)
+def sum_of(row, first, last):
+    """The sum of elements `first` to `last`."""
+    lanes, value = cuda.local.array(LANES, np.float32), np.float32(0)
+    for k in range(LANES):
+        lanes[k] = np.float32(0)
+    even = first + (last - first) // LANES * LANES
+    for j in range(first, even, LANES):
+        for k in range(LANES):
+            lanes[k] += row[j + k]
+    for j in range(even, last):
+        value += row[j]
+    for k in range(LANES):
+        value += lanes[k]
+    return value
+
+
+@shmem.jit(device=True)
+def soften(scores, position, key, cu_seqlens, before, after, scale, peak, total, sums):
+    """Replace scores by exponentials, and take what is summed so far down to the same peak.
+
+    `scores` (rows, keys) of the tokens from `position` on and the keys from `key` on; `peak`,
+    `total` (rows,) and `sums` (rows, D) are these rows' largest score, sum of exponentials, and
+    sum of values. What a token does not see gets 0. A thread has rows of its own.
+    """
+    width = scores.shape[1]
+    for i in range(cuda.threadIdx.x, scores.shape[0], cuda.blockDim.x):
+        row = scores[i]
+        low, high = keys_of(position + i, cu_seqlens, before, after)
+        first, last = min(max(low - key, 0), width), min(max(high - key, 0), width)
+        for j in range(first, last):
+            row[j] *= scale
+        top = largest(row, first, last, peak[i])
+        for j in range(first, last):
+            row[j] = exp32(row[j] - top)
+        for j in range(first):
+            row[j] = np.float32(0)
+        for j in range(last, width):
+            row[j] = np.float32(0)
+        shrunk = exp32(peak[i] - top)
+        total[i] = total[i] * shrunk + sum_of(row, first, last)
+        peak[i] = top
+        if shrunk < np.float32(1):
+            to = sums[i]
+            for j in range(to.size):
+                to[j] *= shrunk
