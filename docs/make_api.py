@@ -274,7 +274,8 @@ used, with measurements, and [Writing a plan](plans.md) how to make others of th
 KERNELS = {
     "Plans": [
         "Plan", "AllReduce", "AllReduceRMSNorm", "AllGatherGemm", "GemmReduceScatter",
-        "GemmAllReduce", "MoE", "ExpertParallel", "HaloExchange", "Jacobi", "AllGather", "AllToAll",
+        "GemmAllReduce", "MoE", "ExpertParallel", "HaloExchange", "Jacobi", "RingAttention",
+        "RingAttentionBackward", "Ulysses", "ContextParallel", "AllGather", "AllToAll",
         "ReduceScatter", "ExclusiveScan", "Broadcast", "AllToAllV", "AllGatherV", "SampleSort",
         "Arena",
     ],

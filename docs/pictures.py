@@ -26,6 +26,7 @@ PICTURES = {
     "gemm_reduce_scatter": ("block", 1),
     "moe": ("block", 1),
     "dispatch": ("block", 3),
+    "ring_attention": ("block", 1),
 }
 
 

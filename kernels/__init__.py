@@ -51,17 +51,19 @@ from gpushmem.kernels.parts import (
     wait_for_others,
 )
 from gpushmem.kernels.plan import SLOTS, Plan
-<<<<<<< HEAD
+from gpushmem.kernels.ring_attention import RingAttention
+from gpushmem.kernels.ring_attention_backward import RingAttentionBackward
 from gpushmem.kernels.sample_sort import SampleSort
 from gpushmem.kernels.tasks import NO_TASK, TaskPool, next_task, push_task
+from gpushmem.kernels.ulysses import ContextParallel, Ulysses
 
 __all__ = [
     "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllGatherV", "AllReduce", "AllReduceRMSNorm",
-    "AllToAll", "AllToAllV", "Arena", "Broadcast", "ExclusiveScan", "ExpertParallel",
-    "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan", "ReduceScatter",
-    "SampleSort", "TaskPool", "begin", "block_sum", "block_sum32", "complete", "copy", "end",
-    "end_at", "expert_ffn", "get_tile", "mcs_lock", "mcs_unlock", "member", "next_task", "part_of",
-    "pop", "push", "push_task", "put_tile", "route", "send", "sum_in_order", "tell", "tell_others",
-    "ticket_lock", "ticket_unlock", "try_pop", "try_push", "wait_for", "wait_for_all",
-    "wait_for_others",
+    "AllToAll", "AllToAllV", "Arena", "Broadcast", "ContextParallel", "ExclusiveScan",
+    "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan",
+    "ReduceScatter", "RingAttention", "RingAttentionBackward", "SampleSort", "TaskPool", "Ulysses",
+    "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "expert_ffn",
+    "get_tile", "mcs_lock", "mcs_unlock", "member", "next_task", "part_of", "pop", "push",
+    "push_task", "put_tile", "route", "send", "sum_in_order", "tell", "tell_others", "ticket_lock",
+    "ticket_unlock", "try_pop", "try_push", "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip

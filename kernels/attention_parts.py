@@ -14,7 +14,6 @@ row of it sees are not multiplied, and blocks that nobody further along the ring
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "LEAST", "chunk_start", "exp32", "first_keys", "keys_of", "positions", "reach_of", "sees",
-    "soften", "tile_keys",
+    "LEAST", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "positions",
+    "reach_of", "row_tile", "row_tiles", "soften", "widen",
 ]  # fmt: skip
 
 LEAST = np.float32(-1e30)  # below all scores: the largest of none
@@ -99,16 +98,15 @@ def keys_of(position, cu_seqlens, before, after):
 
 
 @shmem.jit(device=True)
-def largest(row, first, last, value):
-    """The largest of `value` and elements `first` to `last`."""
-    lanes = cuda.local.array(LANES, np.float32)
+def largest(row, value):
+    """The largest of `value` and the elements of a row."""
+    lanes, even = cuda.local.array(LANES, np.float32), row.size // LANES * LANES
     for k in range(LANES):
         lanes[k] = value
-    even = first + (last - first) // LANES * LANES
-    for j in range(first, even, LANES):
+    for j in range(0, even, LANES):
         for k in range(LANES):
             lanes[k] = max(lanes[k], row[j + k])
-    for j in range(even, last):
+    for j in range(even, row.size):
         value = max(value, row[j])
     for k in range(LANES):
         value = max(value, lanes[k])
@@ -116,20 +114,60 @@ def largest(row, first, last, value):
 
 
 @shmem.jit(device=True)
-def sum_of(row, first, last):
-    """The sum of elements `first` to `last`."""
-    lanes, value = cuda.local.array(LANES, np.float32), np.float32(0)
+def sum_of(row):
+    """The sum of the elements of a row."""
+    lanes, even = cuda.local.array(LANES, np.float32), row.size // LANES * LANES
+    value = np.float32(0)
     for k in range(LANES):
         lanes[k] = np.float32(0)
-    even = first + (last - first) // LANES * LANES
-    for j in range(first, even, LANES):
+    for j in range(0, even, LANES):
         for k in range(LANES):
             lanes[k] += row[j + k]
-    for j in range(even, last):
+    for j in range(even, row.size):
         value += row[j]
     for k in range(LANES):
         value += lanes[k]
     return value
+
+
+@shmem.jit(device=True)
+def clear(row):
+    """Set the elements of a row to 0."""
+    for j in range(row.size):
+        row[j] = np.float32(0)
+
+
+@shmem.jit(device=True)
+def widen(wide, rows):
+    """Set the first rows of `wide` to these, as float32; a thread has rows of its own."""
+    for i in range(cuda.threadIdx.x, rows.shape[0], cuda.blockDim.x):
+        to, row = wide[i], rows[i]
+        for j in range(row.size):
+            to[j] = row[j]
+
+
+@shmem.jit(device=True)
+def row_tiles(tokens, chunks, rows):
+    """How many tiles of at most so many rows a PE's tokens make; none is of two chunks."""
+    return chunks * ((tokens // chunks + rows - 1) // rows)
+
+
+@shmem.jit(device=True)
+def row_tile(k, tokens, chunks, rows, pe, n):
+    """First and last (exclusive) row of tile `k` of a PE, and the position of the first."""
+    each = tokens // chunks
+    tiles = (each + rows - 1) // rows
+    c, top = k // tiles, k % tiles * rows
+    first = c * each + top
+    return first, first + min(rows, each - top), chunk_start(pe, c, n, each) + top
+
+
+@shmem.jit(device=True)
+def seen_of(position, key, width, cu_seqlens, before, after):
+    """First and last (exclusive) of the `width` keys from `key` on that a token sees."""
+    low, high = keys_of(position, cu_seqlens, before, after)
+    first = min(max(low - key, 0), width)
+    return first, min(max(high - key, first), width)
 
 
 @shmem.jit(device=True)
@@ -140,24 +178,36 @@ def soften(scores, position, key, cu_seqlens, before, after, scale, peak, total,
     `total` (rows,) and `sums` (rows, D) are these rows' largest score, sum of exponentials, and
     sum of values. What a token does not see gets 0. A thread has rows of its own.
     """
-    width = scores.shape[1]
     for i in range(cuda.threadIdx.x, scores.shape[0], cuda.blockDim.x):
-        row = scores[i]
-        low, high = keys_of(position + i, cu_seqlens, before, after)
-        first, last = min(max(low - key, 0), width), min(max(high - key, 0), width)
-        for j in range(first, last):
-            row[j] *= scale
-        top = largest(row, first, last, peak[i])
-        for j in range(first, last):
-            row[j] = exp32(row[j] - top)
-        for j in range(first):
-            row[j] = np.float32(0)
-        for j in range(last, width):
-            row[j] = np.float32(0)
+        first, last = seen_of(
+            position + i, key, scores.shape[1], cu_seqlens, before, after
+        )  # fmt: skip
+        row, seen = scores[i], scores[i, first:last]
+        clear(row[:first])
+        clear(row[last:])
+        for j in range(seen.size):
+            seen[j] *= scale
+        top = largest(seen, peak[i])
+        for j in range(seen.size):
+            seen[j] = exp32(seen[j] - top)
         shrunk = exp32(peak[i] - top)
-        total[i] = total[i] * shrunk + sum_of(row, first, last)
+        total[i] = total[i] * shrunk + sum_of(seen)
         peak[i] = top
         if shrunk < np.float32(1):
             to = sums[i]
             for j in range(to.size):
                 to[j] *= shrunk
+
+
+@shmem.jit(device=True)
+def exponentials(scores, position, key, cu_seqlens, before, after, scale, lse):
+    """Replace scores by exp(score - lse), the weights of values; else as `soften`."""
+    for i in range(cuda.threadIdx.x, scores.shape[0], cuda.blockDim.x):
+        first, last = seen_of(
+            position + i, key, scores.shape[1], cu_seqlens, before, after
+        )  # fmt: skip
+        row, seen, less = scores[i], scores[i, first:last], lse[i]
+        clear(row[:first])
+        clear(row[last:])
+        for j in range(seen.size):
+            seen[j] = exp32(seen[j] * scale - less)

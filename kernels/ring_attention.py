@@ -46,7 +46,16 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels import attention_parts
-from gpushmem.kernels.attention_parts import LEAST, chunk_start, keys_of, soften
+from gpushmem.kernels.attention_parts import (
+    LEAST,
+    chunk_start,
+    clear,
+    keys_of,
+    row_tile,
+    row_tiles,
+    soften,
+    widen,
+)
 from gpushmem.kernels.parts import (
     begin,
     complete,
@@ -74,7 +83,12 @@ def pass_on(k, v, inbox, arrived, taken, c, team):
     `k`, `v` (size,), `inbox` (SLOTS, 2, size), `arrived` (SLOTS, 2 blocks), `taken` (SLOTS,
     blocks). `complete` says when it has been sent.
     """
-    me, n, b, blocks = shmem.team_my_pe(team), shmem.team_n_pes(team), cuda.blockIdx.x, cuda.gridDim.x
+    me, n, b, blocks = (
+        shmem.team_my_pe(team),
+        shmem.team_n_pes(team),
+        cuda.blockIdx.x,
+        cuda.gridDim.x,
+    )
     slot, right = c % SLOTS, member(team, (me + 1) % n)
     wait_for_all(taken[slot], max(0, c - SLOTS))
     first, last = part_of(k.size, blocks, b)
@@ -97,154 +111,106 @@ def take(taken, c, team):
 
 
 @shmem.jit(device=True)
-def widen(wide, tile):
-    """Set the first rows of `wide` to a tile, as float32."""
-    for i in range(cuda.threadIdx.x, tile.shape[0], cuda.blockDim.x):
-        to, row = wide[i], tile[i]
-        for j in range(row.size):
-            to[j] = row[j]
+def attend(
+    q, k, v, sums, peak, total, scores, wide, cu_seqlens, before, after, scale, chunks, source, team
+):  # fmt: skip
+    """Add the block `k`, `v` (T, G, D) of PE `source` to what there is of `q` (T, H, D).
+
+    `sums` (H, T, D), `peak`, `total` (H, T) are as in `soften`; `scores` (rows, columns) is one
+    tile, `wide` (3, rows or columns, D) are those of q, k, v. A block has rows of its own.
+    """
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    (rows, columns), (tokens, heads) = scores.shape, q.shape[:2]
+    each, tiles = tokens // chunks, row_tiles(tokens, chunks, rows)
+    for i in range(cuda.blockIdx.x, heads * tiles, cuda.gridDim.x):
+        head, of = i // tiles, i // tiles * k.shape[1] // heads
+        first, last, position = row_tile(i % tiles, tokens, chunks, rows, me, n)
+        height, mine = last - first, sums[head, first:last]
+        low, _ = keys_of(position, cu_seqlens, before, after)
+        _, high = keys_of(position + height - 1, cu_seqlens, before, after)
+        widen(wide[0], q[first:last, head])
+        for c in range(chunks):
+            start = chunk_start(source, c, n, each)
+            end_ = min(high, start + each)
+            for key in range(max(low, start), end_, columns):
+                at, width = c * each + key - start, min(columns, end_ - key)
+                widen(wide[1], k[at : at + width, of])
+                widen(wide[2], v[at : at + width, of])
+                tile = scores[:height, :width]
+                cuda.syncthreads()
+                shmem.gemm_block(tile, wide[0, :height], wide[1, :width].T, False)
+                soften(
+                    tile, position, key, cu_seqlens, before, after, scale, peak[head, first:last],
+                    total[head, first:last], mine,
+                )  # fmt: skip
+                cuda.syncthreads()
+                shmem.gemm_block(mine, tile, wide[2, :width], True)
 
 
 @shmem.jit(device=True)
-def score(tile, q, k, wide):
-    """`tile` = q @ k.T; `wide` (2, ..., D) is for factors of 16 bits."""
-    shmem.gemm_block(tile, q, k.T, False)
+def start_rows(sums, peak, total, chunks, rows):
+    """Set what this block sums to nothing."""
+    (heads, tokens), tiles = peak.shape, row_tiles(peak.shape[1], chunks, rows)
+    for i in range(cuda.blockIdx.x, heads * tiles, cuda.gridDim.x):
+        head, (first, last, _) = i // tiles, row_tile(i % tiles, tokens, chunks, rows, 0, 1)
+        for t in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
+            peak[head, t], total[head, t] = LEAST, np.float32(0)
+            clear(sums[head, t])
 
 
 @shmem.jit(device=True)
-def score_wide(tile, q, k, wide):
-    """As `score`, of 16-bit floats."""
-    widen(wide[0], q)
-    widen(wide[1], k)
+def finish_rows(out, sums, lse, total, chunks, rows):
+    """Divide this block's sums by their totals; `lse` has been the peaks."""
+    (heads, tokens), tiles = lse.shape, row_tiles(lse.shape[1], chunks, rows)
+    for i in range(cuda.blockIdx.x, heads * tiles, cuda.gridDim.x):
+        head, (first, last, _) = i // tiles, row_tile(i % tiles, tokens, chunks, rows, 0, 1)
+        for t in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
+            row, to, factor = sums[head, t], out[t, head], np.float32(0)
+            if total[head, t] > np.float32(0):
+                factor = np.float32(1) / total[head, t]
+                lse[head, t] += np.float32(math.log(total[head, t]))
+            else:
+                lse[head, t] = -np.inf
+            for j in range(row.size):
+                to[j] = row[j] * factor
+
+
+@shmem.jit(collective=True)
+def ring_attention(
+    q, k, v, out, lse, sums, total, scores, wide, cu_seqlens, before, after, scale, chunks, reach,
+    coming, going, inbox, arrived, taken, team, epochs,
+):  # fmt: skip
+    """`reach` (n,): how far a block travels; `coming`, `going`: messages of a call."""
+    me, n, b = shmem.team_my_pe(team), shmem.team_n_pes(team), cuda.blockIdx.x
+    calls, shape, rows = begin(epochs) - 1, k.shape, scores.shape[1]
+    received, sent = calls * coming, calls * going
+    here_k, here_v = k.reshape(k.size), v.reshape(v.size)
+    start_rows(sums, lse, total, chunks, rows)
+    for step in range(n):
+        source = (me + n - step) % n
+        if reach[source] < step:
+            continue
+        if step > 0:
+            received += 1
+            wait_for_all(arrived[received % SLOTS], received)
+            here_k, here_v = inbox[received % SLOTS, 0], inbox[received % SLOTS, 1]
+        if reach[source] > step:
+            sent += 1
+            pass_on(here_k, here_v, inbox, arrived, taken, sent, team)
+        attend(
+            q, here_k.reshape(shape), here_v.reshape(shape), sums, lse, total, scores[b], wide[b],
+            cu_seqlens, before, after, scale, chunks, source, team,
+        )  # fmt: skip
+        if step > 0:
+            take(taken, received, team)
     cuda.syncthreads()
-    shmem.gemm_block(tile, wide[0, : q.shape[0]], wide[1, : k.shape[0]].T, False)
+    finish_rows(out, sums, lse, total, chunks, rows)
+    complete()
+    end(epochs)
 
 
-@shmem.jit(device=True)
-def weigh(sums, tile, v, wide):
-    """`sums` += tile @ v."""
-    shmem.gemm_block(sums, tile, v, True)
-
-
-@shmem.jit(device=True)
-def weigh_wide(sums, tile, v, wide):
-    """As `weigh`, of 16-bit floats `v`."""
-    widen(wide[1], v)
-    cuda.syncthreads()
-    shmem.gemm_block(sums, tile, wide[1, : v.shape[0]], True)
-
-
-def kernel_for(score: Any, weigh: Any) -> Any:
-    """The kernel that multiplies tiles by these functions."""
-
-    @shmem.jit(device=True)
-    def attend(
-        q, k, v, sums, peak, total, scores, wide, cu_seqlens, before, after, scale, chunks, source,
-        team,
-    ):  # fmt: skip
-        """Add the block `k`, `v` (T, G, D) of PE `source` to what there is of `q` (T, H, D).
-
-        `sums` (T, H, D), `peak`, `total` (H, T) are as in `soften`; `scores` (rows, columns) is
-        one tile, `wide` (2, rows or columns, D) is for those of 16-bit floats.
-        """
-        me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-        (rows, columns), (tokens, heads) = scores.shape, q.shape[:2]
-        each, group = tokens // chunks, heads // k.shape[1]
-        tiles = (each + rows - 1) // rows
-        for i in range(cuda.blockIdx.x, heads * chunks * tiles, cuda.gridDim.x):
-            head, c, top = i // (chunks * tiles), i // tiles % chunks, i % tiles * rows
-            height, at = min(rows, each - top), c * each + top
-            position = chunk_start(me, c, n, each) + top
-            low, _ = keys_of(position, cu_seqlens, before, after)
-            _, high = keys_of(position + height - 1, cu_seqlens, before, after)
-            left, mine = q[at : at + height, head], sums[at : at + height, head]
-            for kc in range(chunks):
-                start = chunk_start(source, kc, n, each)
-                for key in range(max(low, start), min(high, start + each), columns):
-                    width = min(columns, min(high, start + each) - key)
-                    there = kc * each + key - start
-                    tile, of = scores[:height, :width], head // group
-                    score(tile, left, k[there : there + width, of], wide)
-                    soften(
-                        tile, position, key, cu_seqlens, before, after, scale,
-                        peak[head, at : at + height], total[head, at : at + height], mine,
-                    )  # fmt: skip
-                    cuda.syncthreads()
-                    weigh(mine, tile, v[there : there + width, of], wide)
-
-    @shmem.jit(device=True)
-    def start_rows(sums, peak, total, chunks, rows):
-        """Set what this block sums to nothing."""
-        tokens, heads, size = sums.shape
-        each = tokens // chunks
-        tiles = (each + rows - 1) // rows
-        for i in range(cuda.blockIdx.x, heads * chunks * tiles, cuda.gridDim.x):
-            head, c, top = i // (chunks * tiles), i // tiles % chunks, i % tiles * rows
-            for t in range(cuda.threadIdx.x, min(rows, each - top), cuda.blockDim.x):
-                at = c * each + top + t
-                peak[head, at], total[head, at] = LEAST, np.float32(0)
-                row = sums[at, head]
-                for j in range(size):
-                    row[j] = np.float32(0)
-
-    @shmem.jit(device=True)
-    def finish_rows(out, sums, lse, total, chunks, rows):
-        """Divide sums by their totals; `lse` has been the peaks."""
-        tokens, heads, size = out.shape
-        each = tokens // chunks
-        tiles = (each + rows - 1) // rows
-        for i in range(cuda.blockIdx.x, heads * chunks * tiles, cuda.gridDim.x):
-            head, c, top = i // (chunks * tiles), i // tiles % chunks, i % tiles * rows
-            for t in range(cuda.threadIdx.x, min(rows, each - top), cuda.blockDim.x):
-                at = c * each + top + t
-                all_, row, to = total[head, at], sums[at, head], out[at, head]
-                factor = np.float32(1) / all_ if all_ > np.float32(0) else np.float32(0)
-                for j in range(size):
-                    to[j] = row[j] * factor
-                if all_ > np.float32(0):
-                    lse[head, at] += np.float32(math.log(all_))
-                else:
-                    lse[head, at] = np.float32(-np.inf)
-
-    @shmem.jit(collective=True)
-    def ring_attention(
-        q, k, v, out, sums, lse, total, scores, wide, cu_seqlens, before, after, scale, chunks,
-        reach, coming, going, inbox, arrived, taken, team, epochs,
-    ):  # fmt: skip
-        """`reach` (n,): how far a block travels; `coming`, `going`: messages of a call."""
-        me, n, b = shmem.team_my_pe(team), shmem.team_n_pes(team), cuda.blockIdx.x
-        calls, shape, rows = begin(epochs) - 1, k.shape, scores.shape[1]
-        received, sent = calls * coming, calls * going
-        here_k, here_v = k.reshape(k.size), v.reshape(v.size)
-        start_rows(sums, lse, total, chunks, rows)
-        for step in range(n):
-            source = (me + n - step) % n
-            if reach[source] < step:
-                continue
-            if step > 0:
-                received += 1
-                wait_for_all(arrived[received % SLOTS], received)
-                here_k, here_v = inbox[received % SLOTS, 0], inbox[received % SLOTS, 1]
-            if reach[source] > step:
-                sent += 1
-                pass_on(here_k, here_v, inbox, arrived, taken, sent, team)
-            attend(
-                q, here_k.reshape(shape), here_v.reshape(shape), sums, lse, total, scores[b],
-                wide[b], cu_seqlens, before, after, scale, chunks, source, team,
-            )  # fmt: skip
-            if step > 0:
-                take(taken, received, team)
-        cuda.syncthreads()
-        finish_rows(out, sums, lse, total, chunks, rows)
-        complete()
-        end(epochs)
-
-    return ring_attention
-
-
-KERNELS = {4: kernel_for(score, weigh), 2: kernel_for(score_wide, weigh_wide)}
 DTYPES = "float16", "bfloat16", "float32"
-TILE = 256, 512  # queries and keys
+TILE = 256, 512  # queries and keys, for BLAS
 
 
 class Ring(Plan):
@@ -278,7 +244,7 @@ class Ring(Plan):
             raise shmem.ArgumentError(
                 f"{name}: {tokens} tokens, which zigzag=True halves: take an even number"
             )
-        self.tile = tile or TILE
+        self.tile = tile or (self.tuning.tile if self.tuning.multiprocessors else TILE)
         if min(self.tile) < 1 or (window is not None and window < 0):
             raise shmem.ArgumentError(
                 f"{name}: tile is {tile}, window {window}: they are queries and keys, 1 or more, "
@@ -316,6 +282,15 @@ class Ring(Plan):
             self.going, *self._links,
         )  # fmt: skip
 
+    def _tiles(self, scores: int, wide: int) -> tuple[Any, Any]:
+        """For each block, so many tiles of scores, the first axis only if several, and of rows."""
+        rows, columns = self.tile
+        several = (scores,) if scores > 1 else ()
+        return (
+            shmem.device_array((self.blocks, *several, rows, columns), "float32"),
+            shmem.device_array((self.blocks, wide, max(self.tile), self.head_dim), "float32"),
+        )
+
     def _expect(self, **arrays: Any) -> None:
         """Raise `ArgumentError` for those that have not the shapes they should have."""
         for what, array in arrays.items():
@@ -339,7 +314,7 @@ class RingAttention(Ring):
     where attention is causal without a window and tokens is even, each PE has two chunks of tokens
     (see `positions`), for equal work; else one. `tile` is how many queries and keys are multiplied
     at a time. Sizes and options are the same on all PEs. Workspace: 4 tokens kv_heads head_dim
-    numbers on the heap, and for each block a tile.
+    numbers on the heap; float32 sums of all queries, and for each block a tile.
     """
 
     def __init__(
@@ -352,15 +327,10 @@ class RingAttention(Ring):
             tokens, heads, kv_heads, head_dim, dtype, team, causal, window, scale, zigzag, tile,
             blocks, threads,
         )  # fmt: skip
-        rows, columns = self.tile
-        wide = self.dtype.itemsize < 4
-        self._scores = shmem.device_array((self.blocks, rows, columns), "float32")
-        self._total = shmem.device_array((heads, tokens), "float32")
-        self._wide = shmem.device_array(
-            (self.blocks, 2, max(rows, columns) if wide else 0, head_dim), "float32"
-        )
-        shape = tokens, heads, head_dim
-        self._sums = shmem.device_array(shape, "float32") if wide else None
+        self._workspace = (
+            shmem.device_array((heads, tokens, head_dim), "float32"),
+            shmem.device_array((heads, tokens), "float32"), *self._tiles(1, 3),
+        )  # fmt: skip
 
     def __call__(
         self, q: Any, k: Any, v: Any, *, out: Any, lse: Any, cu_seqlens: Any = None, stream: Any = 0
@@ -373,16 +343,23 @@ class RingAttention(Ring):
         there is one sequence. Raises `ArgumentError` if a shape or dtype is not the plan's.
         """
         self._expect(q=q, k=k, v=v, out=out, lse=lse)
-        sums = out if self._sums is None else self._sums
-        self.launch(
-            KERNELS[self.dtype.itemsize], stream, q, k, v, out, sums, lse, self._total,
-            self._scores, self._wide, *self._masks(cu_seqlens),
-        )  # fmt: skip
+        arrays = q, k, v, out, lse
+        self.launch(ring_attention, stream, *arrays, *self._workspace, *self._masks(cu_seqlens))
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that this PE sends in a call, without signals back."""
         nbytes = 2 * self.tokens * self.kv_heads * self.head_dim * self.dtype.itemsize
         return self.going * nbytes, self.going * 2 * self.blocks
+
+
+def seen(
+    tokens: int, causal: bool, window: int | None, cu_seqlens: Any
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """Which keys each token of the whole batch sees: (tokens, tokens) of bool."""
+    before = tokens if window is None else window
+    ends, at = [0, tokens] if cu_seqlens is None else cu_seqlens, np.arange(tokens)
+    low, high = attention_parts.first_keys(at, ends, before, 0 if causal else before)
+    return (low[:, None] <= at) & (at < high[:, None])
 
 
 def reference(
@@ -391,14 +368,10 @@ def reference(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:  # fmt: skip
     """Of the whole batch, in the order of positions: out and lse, in float64."""
     q, k, v = (np.asarray(x, "float64").transpose(1, 0, 2) for x in (q, k, v))
-    (heads, tokens, size), group = q.shape, q.shape[0] // k.shape[0]
+    (_, tokens, size), group = q.shape, q.shape[0] // k.shape[0]
     k, v = (np.repeat(x, group, axis=0) for x in (k, v))
-    before = tokens if window is None else window
-    ends, at = [0, tokens] if cu_seqlens is None else cu_seqlens, np.arange(tokens)
-    low, high = attention_parts.first_keys(at, ends, before, 0 if causal else before)
-    seen = (low[:, None] <= at) & (at < high[:, None])
     scores = q @ k.transpose(0, 2, 1) * (size**-0.5 if scale is None else scale)
-    scores = np.where(seen, scores, -np.inf)
+    scores = np.where(seen(tokens, causal, window, cu_seqlens), scores, -np.inf)
     with np.errstate(divide="ignore"):
         peak = np.maximum(scores.max(-1, keepdims=True, initial=-1e300), -1e300)
         weights = np.exp(scores - peak)

@@ -207,15 +207,16 @@ def broadcast(plan):
     return Work(OTHERS * nbytes, nbytes, passes, pieces, 1, 2)
 
 
-def product(plan, m, n, k):
+def product(plan, m, n, k, dtype=None):
     """Steps of `gemm_block` for a product, and the bytes that each loads."""
     from numba.cuda import types
 
     from gpushmem.backends.nvshmem.operations.gemm import TILES
 
-    rows, columns, depth, *_ = TILES[getattr(types, plan.dtype.name)]
+    dtype = np.dtype(dtype or plan.dtype)
+    rows, columns, depth, *_ = TILES[getattr(types, dtype.name)]
     steps = ceil(m / rows) * ceil(n / columns) * ceil(k / depth)
-    return steps, (rows + columns) * depth * plan.dtype.itemsize
+    return steps, (rows + columns) * depth * dtype.itemsize
 
 
 def beside(plan, gathers, times=1):
@@ -340,6 +341,41 @@ def mixture(plan):
     )  # fmt: skip
 
 
+def attention(plan, products=2, grads=0):
+    """Blocks that are passed on, and products of tiles; half of them where it is causal."""
+    item, tokens, size = plan.dtype.itemsize, plan.tokens, plan.head_dim
+    block, share = 2 * tokens * plan.kv_heads * size, 0.5 if plan.causal else 1
+    rows, columns = plan.tile
+    workers = min(plan.blocks, plan.kv_heads) if grads else plan.blocks
+    tiles = share * N * plan.heads * ceil(tokens / rows) * ceil(tokens / columns) / workers
+    steps, fetched = product(plan, rows, columns, size, "float32")
+    passes = (
+        Pass(PUT, block * item / plan.blocks, L2, OTHERS),
+        Pass(ELEMENTS, rows * columns * 4, L2, 3 * tiles),
+        Pass(SUM, 2 * block * grads / workers, L2, OTHERS),
+    )  # fmt: skip
+    return Work(
+        plan.sends()[0], (2 * N * block + 2 * tokens * plan.heads * size) * item, passes, 1,
+        2 * OTHERS, OTHERS, 2 * OTHERS, steps=products * steps * tiles, fetched=fetched,
+        flops=2 * products * share * N * tokens * tokens * plan.heads * size,
+    )  # fmt: skip
+
+
+def attention_gradients(plan):
+    return attention(plan, 5, 4)
+
+
+def ulysses(plan):
+    """Rows are gathered at one end, and rotated."""
+    message = plan.rows * plan.head_dim * plan.dtype.itemsize / plan.blocks
+    passes = (
+        Pass(COPY, message, HBM, N), Pass(ELEMENTS, message, L2, N), Pass(PUT, message, L2, OTHERS),
+        Pass(COPY, message, HBM, N),
+    )  # fmt: skip
+    whole = N * message * plan.blocks
+    return Work(plan.sends()[0], 4 * whole, passes, 1, OTHERS, 1, OTHERS)
+
+
 def halo(plan):
     """Also what is copied in the meantime."""
     rows, row = plan.shape[0], plan.shape[1] * plan.dtype.itemsize
@@ -368,6 +404,7 @@ FORMULAS = {
     "GemmReduceScatter": product_summed, "GemmAllReduce": product_summed_for_all,
     "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
     "ExpertParallel combine": combine, "MoE": mixture, "HaloExchange": halo, "Jacobi": jacobi,
+    "RingAttention": attention, "RingAttentionBackward": attention_gradients, "Ulysses": ulysses,
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from gpushmem.progress import progress
 
 HERE = Path(__file__).parent
 FAMILIES = (
-    "all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi", "all_to_all_v", "sort",
+    "all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi", "all_to_all_v", "sort", "attention",
 )  # fmt: skip
 PES = (2, 4)
 TURNS = 3

@@ -14,6 +14,10 @@
     halo_exchange(x, width, dim, periodic, group)           x between its neighbours' edges
     halo_accumulate(x, width, dim, periodic, group)         its transpose: what was added to copies
                                                             of edges, added to these
+    ring_attention(q, k, v, cu_seqlens, causal, window, scale, zigzag, group)
+                                                            attention to all ranks' tokens, and lse
+    ulysses_split(qkv, kv_heads, cos, sin, group)           q, k, v: my heads of all ranks' tokens
+    ulysses_join(x, group)                                  all heads of my tokens
 
 `group` is the name of a process group (`group.group_name`), or "" for all PEs. Each operator has an
 out form, `torch.ops.gpushmem.all_reduce.out(..., out=)`. Factors `a` may have several axes before
@@ -53,6 +57,7 @@ from gpushmem.kernels import (
     MoE,
 )
 from gpushmem.memory.tensors import dtype_name
+from gpushmem.torch import attention
 from gpushmem.torch import experts as by_all_to_all
 from gpushmem.torch.custom_operators import Operator, register
 from gpushmem.torch.plans import Plans, group_size, name_of, plans_of, reserve
@@ -428,6 +433,7 @@ OPERATORS = (
             torch.ops.gpushmem.halo_exchange(grads[0], *others[1:]), *[None] * 4,
         ),
     ),
+    *attention.OPERATORS,
 )  # fmt: skip
 
 

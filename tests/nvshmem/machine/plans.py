@@ -202,6 +202,42 @@ def mixture(tokens):
     return make
 
 
+ATTENTION = {"tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}  # of Llama 3 8B
+
+
+def attention(which):
+    def make(dtype, nbytes):
+        plan = which(dtype=dtype, causal=True, team=OnPaper(0), **ATTENTION)
+        tokens, heads, shared, size = ATTENTION.values()
+        q, out, dout, dq = (empty(dtype, tokens, heads, size) for _ in range(4))
+        keys, values, dk, dv = (empty(dtype, tokens, shared, size) for _ in range(4))
+        lse = empty(SINGLE, heads, tokens)
+        if which is k.RingAttention:
+            plan(q, keys, values, out=out, lse=lse)
+        else:
+            plan(dout, q, keys, values, out, lse, dq=dq, dk=dk, dv=dv)
+        return plan
+
+    return make
+
+
+def ulysses(back):
+    def make(dtype, nbytes):
+        tokens, heads, shared, size = ATTENTION.values()
+        parts = heads, shared, shared
+        plan = k.Ulysses(tokens=tokens, heads=parts, head_dim=size, dtype=dtype, team=OnPaper(0))
+        qkv = empty(dtype, tokens, sum(parts), size)
+        q, keys, values = (empty(dtype, N_PES * tokens, of // N_PES, size) for of in parts)
+        cos, sin = (empty(SINGLE, tokens, size // 2) for _ in range(2))
+        if back:
+            plan.to_tokens(q, keys, values, out=qkv, cos=cos, sin=sin)
+        else:
+            plan.to_heads(qkv, q, keys, values, cos=cos, sin=sin)
+        return plan
+
+    return make
+
+
 def halo(dtype, nbytes):
     rows = max(2, count(dtype, nbytes, HIDDEN))
     plan = k.HaloExchange(
@@ -253,6 +289,10 @@ CASES = {
     "ExpertParallel throughput": Case(dispatch("throughput", 1024), ONE),
     "ExpertParallel combine": Case(dispatch("low_latency", 128, combines=True), ONE),
     "MoE": Case(mixture(128), ONE),
+    "RingAttention": Case(attention(k.RingAttention), ONE),
+    "RingAttentionBackward": Case(attention(k.RingAttentionBackward), ONE),
+    "Ulysses there": Case(ulysses(back=False), ONE),
+    "Ulysses back": Case(ulysses(back=True), ONE),
     "HaloExchange": Case(halo),
     "Jacobi": Case(jacobi),
 }  # fmt: skip

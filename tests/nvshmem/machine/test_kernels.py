@@ -25,6 +25,10 @@ ONE_BY_ONE = {
     "GemmAllReduce": "as in GemmReduceScatter",
     "ExpertParallel combine": "ends of rows, of which there may be none, are added up",
     "MoE": "tiles are fetched, as in AllGatherGemm, and rows are activated",
+    "RingAttention": "rows are widened, and softened, by a thread each; as in AllGatherGemm",
+    "RingAttentionBackward": "as in RingAttention",
+    "Ulysses there": "rows are rotated",
+    "Ulysses back": "rows are rotated",
     "Jacobi": "cells are computed from their neighbours",
     "HaloExchange": "ends of the whole array are set to zero",
 }
@@ -66,7 +70,7 @@ def test_every_kernel_is_predicted():
     assert {kernel for kernel, *_ in CODE} == set(plans.CASES)
     classes = {name.split()[0] for name in plans.CASES}
     # Of these some have no kernels; what sorts moves keys one by one, and sends them by AllToAllV.
-    others = {"Arena", "Plan", "SampleSort", "TaskPool"}
+    others = {"Arena", "ContextParallel", "Plan", "SampleSort", "TaskPool"}
     assert classes == {n for n in plans.k.__all__ if n[0].isupper() and not n.isupper()} - others
 
 
