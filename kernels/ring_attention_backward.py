@@ -202,8 +202,8 @@ def finish_heads(dq, dk, dv, sums, home, homed, epoch):
 @shmem.jit(collective=True)
 def ring_attention_backward(
     dout, q, k, v, out, lse, dq, dk, dv, sums, dots, tiles, wide, grads, flat, boxes, came, read,
-    home, homed, cu_seqlens, before, after, scale, chunks, reach, coming, going, inbox, arrived, taken,
-    team, epochs,
+    home, homed, cu_seqlens, before, after, scale, chunks, reach, coming, going, inbox, arrived,
+    taken, team, epochs,
 ):  # fmt: skip
     """`grads`, `home` (G, 2, T, D), `flat` the same as `grads`; `boxes` (SLOTS, G, 2 T D).
 

@@ -94,7 +94,7 @@ def test_results_and_gradients_are_numpys(run_pes, n_pes, few):
 )
 def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, options):
     """All queries are 0, so each token's result is the mean of what it sees: values of one call."""
-    calls, tokens = repeated(300, if_checked=5), 4
+    calls, tokens = repeated(100, if_checked=5), 4
 
     @shmem.jit
     def fill_and_dawdle(v, dout, call, turns):

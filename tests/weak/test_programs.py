@@ -102,8 +102,7 @@ def test_where_weak_memory_would_do_nothing_it_is_refused(run_cli, options, said
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "name",
-    ["all_reduce", "jacobi", "long_context", "moe", "own_plan", "ring", "rows_and_columns",
-     "tensor_parallel"],
+    "all_reduce jacobi long_context moe own_plan ring rows_and_columns tensor_parallel".split(),
 )
 def test_examples_are_right(run_cli, name, seed):
     options = "--backend", "cpu", "--memory", "weak", "--seed", seed, "-n", 3
