@@ -23,11 +23,12 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "LEAST", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "positions",
+    "LEAST", "ONE", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "positions",
     "reach_of", "row_tile", "row_tiles", "soften", "widen",
 ]  # fmt: skip
 
 LEAST = np.float32(-1e30)  # below all scores: the largest of none
+ONE = np.float32(1)
 LANES = 16  # numbers that are combined apart from each other, so that loops can be vectorised
 
 
@@ -138,12 +139,12 @@ def clear(row):
 
 
 @shmem.jit(device=True)
-def widen(wide, rows):
-    """Set the first rows of `wide` to these, as float32; a thread has rows of its own."""
+def widen(wide, rows, factor):
+    """Set the first rows of `wide` to these times a float32; a thread has rows of its own."""
     for i in range(cuda.threadIdx.x, rows.shape[0], cuda.blockDim.x):
         to, row = wide[i], rows[i]
         for j in range(row.size):
-            to[j] = row[j]
+            to[j] = row[j] * factor
 
 
 @shmem.jit(device=True)
@@ -171,7 +172,7 @@ def seen_of(position, key, width, cu_seqlens, before, after):
 
 
 @shmem.jit(device=True)
-def soften(scores, position, key, cu_seqlens, before, after, scale, peak, total, sums):
+def soften(scores, position, key, cu_seqlens, before, after, peak, total, sums):
     """Replace scores by exponentials, and take what is summed so far down to the same peak.
 
     `scores` (rows, keys) of the tokens from `position` on and the keys from `key` on; `peak`,
@@ -185,8 +186,6 @@ def soften(scores, position, key, cu_seqlens, before, after, scale, peak, total,
         row, seen = scores[i], scores[i, first:last]
         clear(row[:first])
         clear(row[last:])
-        for j in range(seen.size):
-            seen[j] *= scale
         top = largest(seen, peak[i])
         for j in range(seen.size):
             seen[j] = exp32(seen[j] - top)
@@ -200,7 +199,7 @@ def soften(scores, position, key, cu_seqlens, before, after, scale, peak, total,
 
 
 @shmem.jit(device=True)
-def exponentials(scores, position, key, cu_seqlens, before, after, scale, lse):
+def exponentials(scores, position, key, cu_seqlens, before, after, lse):
     """Replace scores by exp(score - lse), the weights of values; else as `soften`."""
     for i in range(cuda.threadIdx.x, scores.shape[0], cuda.blockDim.x):
         first, last = seen_of(
@@ -210,4 +209,4 @@ def exponentials(scores, position, key, cu_seqlens, before, after, scale, lse):
         clear(row[:first])
         clear(row[last:])
         for j in range(seen.size):
-            seen[j] = exp32(seen[j] * scale - less)
+            seen[j] = exp32(seen[j] - less)

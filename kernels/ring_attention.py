@@ -48,6 +48,7 @@ import numpy as np
 from gpushmem.kernels import attention_parts
 from gpushmem.kernels.attention_parts import (
     LEAST,
+    ONE,
     chunk_start,
     clear,
     keys_of,
@@ -121,6 +122,7 @@ def attend(
     """
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     (rows, columns), (tokens, heads) = scores.shape, q.shape[:2]
+    flat = scores.reshape(scores.size)  # tiles without gaps: loops over them can be vectorised
     each, tiles = tokens // chunks, row_tiles(tokens, chunks, rows)
     for i in range(cuda.blockIdx.x, heads * tiles, cuda.gridDim.x):
         head, of = i // tiles, i // tiles * k.shape[1] // heads
@@ -128,19 +130,19 @@ def attend(
         height, mine = last - first, sums[head, first:last]
         low, _ = keys_of(position, cu_seqlens, before, after)
         _, high = keys_of(position + height - 1, cu_seqlens, before, after)
-        widen(wide[0], q[first:last, head])
+        widen(wide[0], q[first:last, head], scale)
         for c in range(chunks):
             start = chunk_start(source, c, n, each)
             end_ = min(high, start + each)
             for key in range(max(low, start), end_, columns):
                 at, width = c * each + key - start, min(columns, end_ - key)
-                widen(wide[1], k[at : at + width, of])
-                widen(wide[2], v[at : at + width, of])
-                tile = scores[:height, :width]
+                widen(wide[1], k[at : at + width, of], ONE)
+                widen(wide[2], v[at : at + width, of], ONE)
+                tile = flat[: height * width].reshape((height, width))
                 cuda.syncthreads()
                 shmem.gemm_block(tile, wide[0, :height], wide[1, :width].T, False)
                 soften(
-                    tile, position, key, cu_seqlens, before, after, scale, peak[head, first:last],
+                    tile, position, key, cu_seqlens, before, after, peak[head, first:last],
                     total[head, first:last], mine,
                 )  # fmt: skip
                 cuda.syncthreads()

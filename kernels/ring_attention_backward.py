@@ -9,9 +9,9 @@ it a step ago, and sends the sum on. 3 PEs, block A:
     1                           its part, + what came -> PE 2
     2                                                           its part, + what came -> PE 0, home
 
-For a tile of scores, with weights P = exp(scale q k.T - lse) and dout the gradient of out:
+For a tile of scores, with q times scale, weights P = exp(q k.T - lse), dout the gradient of out:
 
-    dv += P.T dout    dS = scale P (dout v.T - sum of dout out over D)    dq += dS k    dk += dS.T q
+    dv += P.T dout    dS = P (dout v.T - sum of dout out over D)    dq += scale dS k    dk += dS.T q
 
 Sums, and what travels, are float32. Boxes for gradients are counted and acknowledged as those of
 blocks are. The box at *home* is there once: who writes to it has got the block that its owner sent
@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels.attention_parts import (
+    ONE,
     chunk_start,
     clear,
     exponentials,
@@ -58,12 +59,12 @@ def clear_rows(rows):
 
 
 @shmem.jit(device=True)
-def narrow(to, rows):
-    """Set `to` to `rows`, both (rows, D), rounded."""
+def narrow(to, rows, factor):
+    """Set `to` to `rows` times a float32, both (rows, D), rounded."""
     for t in range(cuda.threadIdx.x, rows.shape[0], cuda.blockDim.x):
         row, other = to[t], rows[t]
         for j in range(row.size):
-            row[j] = other[j]
+            row[j] = other[j] * factor
 
 
 @shmem.jit(device=True)
@@ -77,35 +78,35 @@ def dot_rows(dots, a, b):
 
 
 @shmem.jit(device=True)
-def to_scores(weights, products, dots, scale):
-    """Replace weights P by the gradients of scores, P (products - dots) scale."""
+def to_scores(weights, products, dots):
+    """Replace weights P by the gradients of scores, P (products - dots)."""
     for t in range(cuda.threadIdx.x, weights.shape[0], cuda.blockDim.x):
         row, other, less = weights[t], products[t], dots[t]
         for j in range(row.size):
-            row[j] *= (other[j] - less) * scale
+            row[j] *= other[j] - less
 
 
 @shmem.jit(device=True)
 def add_tile(
-    q, dout, k, v, dq, dk, dv, lse, dots, tiles, wide, position, key, cu_seqlens, before, after,
-    scale,
+    q, dout, k, v, dq, dk, dv, lse, dots, tiles, wide, position, key, cu_seqlens, before, after
 ):  # fmt: skip
     """Add what a tile of one head of queries, and one of keys, gives: all arrays (rows, D).
 
-    `q` and `dout` are float32, as `wide` has them; `tiles` (2, rows, columns). Synchronises.
+    `q` and `dout` are float32, as `wide` has them; `tiles` (2, rows columns). Synchronises.
     """
     height, width = q.shape[0], k.shape[0]
-    weights, products = tiles[0, :height, :width], tiles[1, :height, :width]
+    weights = tiles[0, : height * width].reshape((height, width))
+    products = tiles[1, : height * width].reshape((height, width))
     keys, values = wide[2, :width], wide[3, :width]
-    widen(keys, k)
-    widen(values, v)
+    widen(keys, k, ONE)
+    widen(values, v, ONE)
     cuda.syncthreads()
     shmem.gemm_block(weights, q, keys.T, False)
     shmem.gemm_block(products, dout, values.T, False)
-    exponentials(weights, position, key, cu_seqlens, before, after, scale, lse)
+    exponentials(weights, position, key, cu_seqlens, before, after, lse)
     cuda.syncthreads()
     shmem.gemm_block(dv, weights.T, dout, True)
-    to_scores(weights, products, dots, scale)
+    to_scores(weights, products, dots)
     cuda.syncthreads()
     shmem.gemm_block(dq, weights, keys, True)
     shmem.gemm_block(dk, weights.T, q, True)
@@ -123,6 +124,7 @@ def add_block(
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     (rows, columns), (tokens, heads), shared = tiles.shape[1:], q.shape[:2], k.shape[1]
     each, group = tokens // chunks, heads // shared
+    flat = tiles.reshape((2, rows * columns))
     for of in range(cuda.blockIdx.x, shared, cuda.gridDim.x):
         clear_rows(grads[of, 0])
         clear_rows(grads[of, 1])
@@ -132,8 +134,8 @@ def add_block(
             height = last - first
             low, _ = keys_of(position, cu_seqlens, before, after)
             _, high = keys_of(position + height - 1, cu_seqlens, before, after)
-            widen(wide[0], q[first:last, head])
-            widen(wide[1], dout[first:last, head])
+            widen(wide[0], q[first:last, head], scale)
+            widen(wide[1], dout[first:last, head], ONE)
             for c in range(chunks):
                 start = chunk_start(source, c, n, each)
                 end_ = min(high, start + each)
@@ -143,8 +145,8 @@ def add_block(
                         wide[0, :height], wide[1, :height], k[at : at + width, of],
                         v[at : at + width, of], dq[head, first:last],
                         grads[of, 0, at : at + width], grads[of, 1, at : at + width],
-                        lse[head, first:last], dots[head, first:last], tiles, wide, position, key,
-                        cu_seqlens, before, after, scale,
+                        lse[head, first:last], dots[head, first:last], flat, wide, position, key,
+                        cu_seqlens, before, after,
                     )  # fmt: skip
 
 
@@ -187,16 +189,16 @@ def start_heads(dout, out, sums, dots, shared):
 
 
 @shmem.jit(device=True)
-def finish_heads(dq, dk, dv, sums, home, homed, epoch):
+def finish_heads(dq, dk, dv, sums, scale, home, homed, epoch):
     """Round what is here, and what has come home, of this block's heads."""
     heads, shared = sums.shape[0], home.shape[0]
     for head in range(heads):
         if head * shared // heads % cuda.gridDim.x == cuda.blockIdx.x:
-            narrow(dq[:, head], sums[head])
+            narrow(dq[:, head], sums[head], scale)
     for of in range(cuda.blockIdx.x, shared, cuda.gridDim.x):
         wait_for(homed[of:], epoch)
-        narrow(dk[:, of], home[of, 0])
-        narrow(dv[:, of], home[of, 1])
+        narrow(dk[:, of], home[of, 0], ONE)
+        narrow(dv[:, of], home[of, 1], ONE)
 
 
 @shmem.jit(collective=True)
@@ -238,7 +240,7 @@ def ring_attention_backward(
             send_home(grads, home, homed, epoch, member(team, source))
         if step > 0:
             take(taken, received, team)
-    finish_heads(dq, dk, dv, sums, home, homed, epoch)
+    finish_heads(dq, dk, dv, sums, scale, home, homed, epoch)
     complete()
     end(epochs)
 

@@ -38,8 +38,8 @@ MASK = "Tensor? cu_seqlens, bool causal, int? window, float? scale, bool zigzag,
 
 def results_like(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
     """Tensors for out and lse."""
-    shapes = [(*x.shape[:-2], x.shape[-1]) for x in (q, k, v)]
-    if q.ndim not in {3, 4} or len({*shapes}) > 1 or q.shape[-2] % k.shape[-2]:
+    fits = k.shape == v.shape and k.shape[:-2] == q.shape[:-2] and k.shape[-1] == q.shape[-1]
+    if q.ndim not in {3, 4} or not fits or q.shape[-2] % k.shape[-2]:
         raise ArgumentError(
             f"torch.ops.gpushmem.ring_attention: q, k and v have shapes "
             f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}: they are (tokens, heads, size) "

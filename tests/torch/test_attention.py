@@ -86,10 +86,11 @@ def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
             mask = None, True, None, None, True, group
             out, lse = (x.detach() for x in ops.ring_attention(q, k, v, *mask))
             plain = [x.detach() for x in (q, k, v)]
+            qkv = torch.cat(plain, 1).requires_grad_()
             for packet, args in (
                 (ops.ring_attention, (q, k, v, *mask)),
                 (ops.ring_attention_backward, (out, *plain, out, lse, *mask)),
-                (ops.ulysses_split, (torch.cat([q, k, v], 1), 1, None, None, group)),
+                (ops.ulysses_split, (qkv, 1, None, None, group)),
                 (ops.ulysses_split_backward, (*plain, None, None, group)),
                 (ops.ulysses_join, (q, group)),
                 (ops.ulysses_join_backward, (plain[0], group)),

@@ -102,8 +102,9 @@ def test_where_weak_memory_would_do_nothing_it_is_refused(run_cli, options, said
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "name",
-    "all_reduce jacobi long_context moe own_plan ring rows_and_columns tensor_parallel".split(),
-)
+    ["all_reduce", "jacobi", "long_context", "moe", "own_plan", "ring", "rows_and_columns",
+     "tensor_parallel"],
+)  # fmt: skip
 def test_examples_are_right(run_cli, name, seed):
     options = "--backend", "cpu", "--memory", "weak", "--seed", seed, "-n", 3
     run_cli("run", *options, ROOT / f"examples/{name}.py", code=0, timeout=170)
