@@ -32,11 +32,15 @@ ONE = np.float32(1)
 LANES = 16  # numbers that are combined apart from each other, so that loops can be vectorised
 
 
+def starts(each: int, pe: int, n: int, chunks: int) -> tuple[int, ...]:
+    """Where the chunks of a PE begin, 1 or 2 of so many tokens each; as `chunk_start`."""
+    return (each * pe, each * (2 * n - 1 - pe))[:chunks]
+
+
 def positions(tokens: int, pe: int, n: int, chunks: int) -> np.ndarray[Any, Any]:
     """Where the `tokens` of a PE are in the whole batch, if each PE has so many chunks, 1 or 2."""
     each = tokens // chunks
-    starts = (pe * each, (2 * n - 1 - pe) * each)[:chunks]
-    return np.concatenate([np.arange(start, start + each) for start in starts])
+    return np.concatenate([np.arange(s, s + each) for s in starts(each, pe, n, chunks)])
 
 
 def first_keys(
@@ -50,26 +54,22 @@ def first_keys(
     return np.where(at < total, low, total), np.where(at < total, high, total)
 
 
-def sees(
-    me: int, source: int, tokens: int, n: int, chunks: int, before: int, after: int
-) -> bool:  # fmt: skip
-    """Whether a token of PE `me` sees a key of PE `source`, in a batch of one sequence."""
-    low, high = first_keys(positions(tokens, me, n, chunks), [0, n * tokens], before, after)
-    keys = positions(tokens, source, n, chunks)
-    # Of those that follow each other, the first ones and the last ones tell.
-    return bool((np.searchsorted(keys, high) > np.searchsorted(keys, low)).any()) if n else False
-
-
 def reach_of(tokens: int, n: int, chunks: int, before: int, after: int) -> list[int]:
-    """How far the block of each PE has to travel along the ring: steps to the last who sees it."""
-    return [
-        max(
-            (step for step in range(1, n)
-             if sees((pe + step) % n, pe, tokens, n, chunks, before, after)),
-            default=0,
+    """How far the block of each PE has to travel along the ring: steps to the last who sees it.
+
+    In a batch of one sequence: of several, no token sees more.
+    """
+    each = tokens // chunks
+
+    def sees(me: int, source: int) -> bool:
+        return each > 0 and any(
+            mine - before < its + each and its < mine + each + after
+            for mine in starts(each, me, n, chunks)
+            for its in starts(each, source, n, chunks)
         )
-        for pe in range(n)
-    ]  # fmt: skip
+
+    steps = range(1, n)
+    return [max((s for s in steps if sees((pe + s) % n, pe)), default=0) for pe in range(n)]
 
 
 @shmem.jit(device=True)

@@ -22,7 +22,7 @@ equal c. It is sent when the receiver has said that it *took* message c - 2: it 
 and what it passed on from there is complete. Both ends know how many messages a call has. So
 nothing is asked of other PEs, and calls follow each other without a barrier, as in `plan`, though a
 PE need not hear from all whom it reaches. No PE waits for ever: who is to send in step s waits for
-the next one to finish step s - 2 + 1 at most, which is an earlier one.
+the next one to finish step s - 1, and for the one before to have begun it: always an earlier step.
 
 What a PE sends, for n PEs, T tokens each, G heads of keys of D numbers of S bytes, B blocks:
 
