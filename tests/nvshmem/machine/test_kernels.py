@@ -33,11 +33,13 @@ ONE_BY_ONE = {
     "HaloExchange": "ends of the whole array are set to zero",
 }
 # Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags.
-PUTTING = "AllGatherGemm", "AllReduce ll", "ExclusiveScan", "ExpertParallel combine", "Jacobi"
-# Bytes that a thread spills: 512 threads have 128 registers each, and these kernels want more.
+PUTTING = (
+    "AllGatherGemm", "AllReduce ll", "ExclusiveScan", "ExpertParallel combine", "Jacobi",
+    "RingAttention", "RingAttentionBackward",
+)  # fmt: skip
+# Bytes that a thread spills: it has as many registers as let a block fit a multiprocessor.
 SPILLS = {
-    "AllGather": 16, "AllGatherV": 8, "AllToAll": 16, "AllToAllV": 8, "AllReduce two_shot": 16,
-    "AllReduce multicast": 376, "AllReduceRMSNorm two_shot": 88, "AllReduceRMSNorm ll": 32, "HaloExchange": 96, "Jacobi": 920,
+    "Jacobi": 184, "RingAttention": 1628, "RingAttentionBackward": 2656, "Ulysses there": 156,
 }  # fmt: skip
 MOST_FENCES = {"one_shot": 5, "two_shot": 10, "ring": 3, "multicast": 3}
 
