@@ -452,7 +452,7 @@ def in_flight(found, item, arch):
             loop for loop in found
             if loop.loads and loop.stores and {*loop.loads, *loop.stores} == {item}
         ],
-        FETCH: [loop for loop in found if loop.fills and {*loop.loads} == {item}],
+        FETCH: [loop for loop in found if loop.fills and {*loop.loads} in ({item}, {4})],  # or widened
     }  # fmt: skip
     read = {kind: max(loop.in_flight for loop in some) for kind, some in kinds.items() if some}
     return {PUT: put_loop(arch), **KNOWN, FOURS: 16 * item, **read}
