@@ -12,7 +12,9 @@ CASES = [  # tokens of a PE, heads of a PE in each part, their size, whether the
     (33, (4, 2, 2), 8, True), (6, (1, 2), 4, True),
 ]  # fmt: skip
 TOLERANCE = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 4e-2}
-PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 5, 8)))
+# PEs, and whether with few kernels.
+PES = [(1, True), (3, True)]
+PES += [pytest.param(n, False, marks=pytest.mark.sweep) for n in (1, 2, 3, 5, 8)]
 
 
 def angles(tokens, size, pe):
@@ -52,14 +54,17 @@ def run(case, dtype, team=shmem.TEAM_WORLD, calls=2, **launch):
     plan.free()
 
 
-@pytest.mark.parametrize("n_pes", PES)
-def test_heads_of_all_tokens_and_back(run_pes, n_pes):
+@pytest.mark.parametrize(("n_pes", "few"), PES)
+def test_heads_of_all_tokens_and_back(run_pes, n_pes, few):
     def body():
         shmem.init()
         for number, case in enumerate(some_of(CASES)):
-            blocks, threads = ((1, 32), (3, 4), (2, 1))[number % 3]
-            dtype = ("float32", "bfloat16")[number % 2]
-            run(case, dtype, blocks=blocks, threads=whole_warps(threads))
+            if few:
+                run(case, "float32", blocks=2)
+            else:
+                blocks, threads = ((1, 32), (3, 4), (2, 1))[number % 3]
+                dtype = ("float32", "bfloat16")[number % 2]
+                run(case, dtype, blocks=blocks, threads=whole_warps(threads))
         shmem.finalize()
 
     run_pes(body, n_pes)
