@@ -23,7 +23,7 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "LEAST", "ONE", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "positions",
+    "LEAST", "ONE", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "multiply", "positions",
     "reach_of", "row_tile", "row_tiles", "soften", "widen",
 ]  # fmt: skip
 
@@ -145,6 +145,13 @@ def widen(wide, rows, factor):
         to, row = wide[i], rows[i]
         for j in range(row.size):
             to[j] = row[j] * factor
+
+
+@shmem.jit(device=True)
+def multiply(dst, a, b, accumulate):
+    """As `gemm_block`, of arrays of one type: so there is one product, with its shared memory."""
+    (m, n), k = dst.shape, b.shape[0]
+    shmem.gemm_block(dst[:m, :n], a[:m, :k], b[:k, :n], accumulate)
 
 
 @shmem.jit(device=True)

@@ -52,6 +52,7 @@ from gpushmem.kernels.attention_parts import (
     chunk_start,
     clear,
     keys_of,
+    multiply,
     row_tile,
     row_tiles,
     soften,
@@ -140,13 +141,13 @@ def attend(
                 widen(wide[2], v[at : at + width, of], ONE)
                 tile = flat[: height * width].reshape((height, width))
                 cuda.syncthreads()
-                shmem.gemm_block(tile, wide[0, :height], wide[1, :width].T, False)
+                multiply(tile, wide[0, :height], wide[1, :width].T, False)
                 soften(
                     tile, position, key, cu_seqlens, before, after, peak[head, first:last],
                     total[head, first:last], mine,
                 )  # fmt: skip
                 cuda.syncthreads()
-                shmem.gemm_block(mine, tile, wide[2, :width], True)
+                multiply(mine, tile, wide[2, :width], True)
 
 
 @shmem.jit(device=True)

@@ -37,6 +37,7 @@ from gpushmem.kernels.attention_parts import (
     clear,
     exponentials,
     keys_of,
+    multiply,
     row_tile,
     row_tiles,
     widen,
@@ -101,15 +102,15 @@ def add_tile(
     widen(keys, k, ONE)
     widen(values, v, ONE)
     cuda.syncthreads()
-    shmem.gemm_block(weights, q, keys.T, False)
-    shmem.gemm_block(products, dout, values.T, False)
+    multiply(weights, q, keys.T, False)
+    multiply(products, dout, values.T, False)
     exponentials(weights, position, key, cu_seqlens, before, after, lse)
     cuda.syncthreads()
-    shmem.gemm_block(dv, weights.T, dout, True)
+    multiply(dv, weights.T, dout, True)
     to_scores(weights, products, dots)
     cuda.syncthreads()
-    shmem.gemm_block(dq, weights, keys, True)
-    shmem.gemm_block(dk, weights.T, q, True)
+    multiply(dq, weights, keys, True)
+    multiply(dk, weights.T, q, True)
 
 
 @shmem.jit(device=True)
