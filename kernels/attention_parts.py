@@ -23,8 +23,8 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "LEAST", "ONE", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "multiply", "positions",
-    "reach_of", "row_tile", "row_tiles", "soften", "widen",
+    "LEAST", "ONE", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "multiply",
+    "positions", "reach_of", "row_tile", "row_tiles", "soften", "widen",
 ]  # fmt: skip
 
 LEAST = np.float32(-1e30)  # below all scores: the largest of none
