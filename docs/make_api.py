@@ -274,16 +274,20 @@ used, with measurements, and [Writing a plan](plans.md) how to make others of th
 KERNELS = {
     "Plans": [
         "Plan", "AllReduce", "AllReduceRMSNorm", "AllGatherGemm", "GemmReduceScatter",
-        "GemmAllReduce", "MoE", "ExpertParallel", "HaloExchange", "Jacobi", "RingAttention",
-        "RingAttentionBackward", "Ulysses", "ContextParallel", "AllGather", "AllToAll",
-        "ReduceScatter", "ExclusiveScan", "Broadcast", "AllToAllV", "AllGatherV", "SampleSort",
-        "Arena",
+        "GemmAllReduce", "MoE", "ExpertParallel", "KVTransfer", "TransferFailed", "FlashDecode",
+        "HaloExchange", "Jacobi", "RingAttention", "RingAttentionBackward", "Ulysses",
+        "ContextParallel", "AllGather", "AllToAll", "ReduceScatter", "ExclusiveScan", "Broadcast",
+        "AllToAllV", "AllGatherV", "SampleSort", "TaskPool", "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],
     "Parts, for kernels of plans": [
         "member", "part_of", "begin", "end", "end_at", "send", "tell", "tell_others", "wait_for",
         "wait_for_all", "wait_for_others", "complete", "copy", "sum_in_order", "block_sum",
         "block_sum32", "put_tile", "get_tile",
+    ],
+    "Locks, queues, tasks": [
+        "ticket_lock", "ticket_unlock", "mcs_lock", "mcs_unlock", "push", "try_push", "pop",
+        "try_pop", "push_task", "next_task",
     ],
 }  # fmt: skip
 TORCH_HEAD = """# Functions and layers for PyTorch
@@ -302,6 +306,7 @@ TORCH = {
             "AllReduceRMSNorm", "MoELayer",
         )
     ],
+    "Serving": ["gpushmem.torch.kv:KVTransfer"],
     "Process groups": ["gpushmem.torch.flight_recorder:dump"],
 }  # fmt: skip
 

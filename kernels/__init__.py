@@ -14,9 +14,11 @@ from gpushmem.kernels.collectives import (
     ExclusiveScan,
     ReduceScatter,
 )
+from gpushmem.kernels.flash_decode import FlashDecode
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from gpushmem.kernels.halo import HaloExchange
 from gpushmem.kernels.jacobi import Jacobi
+from gpushmem.kernels.kv_transfer import KVTransfer, TransferFailed
 from gpushmem.kernels.locks import (
     mcs_lock,
     mcs_unlock,
@@ -60,10 +62,11 @@ from gpushmem.kernels.ulysses import ContextParallel, Ulysses
 __all__ = [
     "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllGatherV", "AllReduce", "AllReduceRMSNorm",
     "AllToAll", "AllToAllV", "Arena", "Broadcast", "ContextParallel", "ExclusiveScan",
-    "ExpertParallel", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan",
-    "ReduceScatter", "RingAttention", "RingAttentionBackward", "SampleSort", "TaskPool", "Ulysses",
-    "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "expert_ffn",
-    "get_tile", "mcs_lock", "mcs_unlock", "member", "next_task", "part_of", "pop", "push",
-    "push_task", "put_tile", "route", "send", "sum_in_order", "tell", "tell_others", "ticket_lock",
-    "ticket_unlock", "try_pop", "try_push", "wait_for", "wait_for_all", "wait_for_others",
+    "ExpertParallel", "FlashDecode", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi",
+    "KVTransfer", "MoE", "Plan", "ReduceScatter", "RingAttention", "RingAttentionBackward",
+    "SampleSort", "TaskPool", "TransferFailed", "Ulysses", "begin", "block_sum", "block_sum32",
+    "complete", "copy", "end", "end_at", "expert_ffn", "get_tile", "mcs_lock", "mcs_unlock",
+    "member", "next_task", "part_of", "pop", "push", "push_task", "put_tile", "route", "send",
+    "sum_in_order", "tell", "tell_others", "ticket_lock", "ticket_unlock", "try_pop", "try_push",
+    "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip

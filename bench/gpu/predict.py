@@ -28,6 +28,7 @@ import sys
 from functools import cache
 from math import ceil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -376,6 +377,42 @@ def ulysses(plan):
     return Work(plan.sends()[0], 4 * whole, passes, 1, OTHERS, 1, OTHERS)
 
 
+def pages_sent(plan):
+    """A layer of a request; a warp puts a piece, or a block a row of 8-bit floats."""
+    nbytes, messages = plan.sends()
+    units = max(1, messages - plan.blocks * len(plan._out[0]))
+    at_once = plan.blocks * (1 if plan.wire else plan.threads // 32)
+    each = Pass(PUT, nbytes / units * at_once / plan.blocks, HBM, ceil(units / at_once))
+    item = plan.dtype.itemsize
+    made = (Pass(ELEMENTS, each.nbytes * item, L2, 2 * each.times),) if plan.wire else ()
+    read = plan.most_pages * 2 * plan.page_size * plan.heads * plan.cache[0].shape[-1] * item
+    return Work(nbytes, read, (each, *made), 1, 1, 1, 1)
+
+
+def decoded(plan):
+    """Keys and values are read once, as tiles, and widened; products are of float32."""
+    from gpushmem.kernels.flash_decode import TILE
+
+    items, rows = plan._items
+    item, dim, keys = plan.dtype.itemsize, plan.head_dim, plan.most_pages * plan.page_size
+    tiles = ceil(keys / TILE / plan.splits) * ceil(items / plan.blocks)
+    single = SimpleNamespace(dtype=np.dtype("float32"))
+    scores, fetched = product(single, rows, TILE, dim)
+    values, _ = product(single, rows, dim, TILE)
+    widened = Pass(ELEMENTS, TILE * dim * item, L2, 2 * tiles if item < 4 else 0)
+    passes = (
+        Pass(COPY, TILE * dim * item, HBM, 2 * tiles), widened,
+        Pass(ELEMENTS, 4 * rows * (3 * TILE + dim), L2, tiles),
+        Pass(SUM, 4 * N * plan.splits * rows * dim, L2, ceil(items / plan.splits / plan.blocks)),
+    )  # fmt: skip
+    read = 2 * plan.batch * keys * plan.kv_heads * dim * item
+    waits = ceil(N * plan.blocks / plan.threads)
+    return Work(
+        plan.sends()[0], read, passes, 1, 1, 1, waits, steps=(scores + values) * tiles,
+        fetched=fetched, flops=4 * plan.batch * keys * plan.heads * plan.queries * dim,
+    )  # fmt: skip
+
+
 def halo(plan):
     """Also what is copied in the meantime."""
     rows, row = plan.shape[0], plan.shape[1] * plan.dtype.itemsize
@@ -405,6 +442,7 @@ FORMULAS = {
     "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
     "ExpertParallel combine": combine, "MoE": mixture, "HaloExchange": halo, "Jacobi": jacobi,
     "RingAttention": attention, "RingAttentionBackward": attention_gradients, "Ulysses": ulysses,
+    "KVTransfer": pages_sent, "FlashDecode": decoded,
 }  # fmt: skip
 
 
@@ -452,7 +490,8 @@ def in_flight(found, item, arch):
             loop for loop in found
             if loop.loads and loop.stores and {*loop.loads, *loop.stores} == {item}
         ],
-        FETCH: [loop for loop in found if loop.fills and {*loop.loads} in ({item}, {4})],  # or widened
+        # Of what is widened as well.
+        FETCH: [loop for loop in found if loop.fills and {*loop.loads} in ({item}, {4})],
     }  # fmt: skip
     read = {kind: max(loop.in_flight for loop in some) for kind, some in kinds.items() if some}
     return {PUT: put_loop(arch), **KNOWN, FOURS: 16 * item, **read}

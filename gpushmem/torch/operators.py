@@ -18,6 +18,9 @@
                                                             attention to all ranks' tokens, and lse
     ulysses_split(qkv, kv_heads, cos, sin, group)           q, k, v: my heads of all ranks' tokens
     ulysses_join(x, group)                                  all heads of my tokens
+    flash_decode(q, cache, tables, lengths, scale, apart, split_heads, group)
+                                                            attention of a few queries to keys that
+                                                            are cut among the ranks; no gradients
 
 `group` is the name of a process group (`group.group_name`), or "" for all PEs. Each operator has an
 out form, `torch.ops.gpushmem.all_reduce.out(..., out=)`. Factors `a` may have several axes before
@@ -51,6 +54,7 @@ from gpushmem.kernels import (
     AllReduce,
     AllReduceRMSNorm,
     AllToAllV,
+    FlashDecode,
     GemmAllReduce,
     GemmReduceScatter,
     HaloExchange,
@@ -332,6 +336,35 @@ def run_halo_accumulate(
     plans.call(plan.accumulate, x.contiguous(), out=out[0])
 
 
+# --- decoding
+
+
+def decoded_like(q: Tensor, cache: Tensor, split_heads: bool, group: str) -> Tensor:
+    """A tensor for the results: of all heads, or of a rank's."""
+    parts, kv_heads = group_size(group) if split_heads else 1, cache.shape[-2]
+    if kv_heads % parts:
+        raise ArgumentError(
+            f"torch.ops.gpushmem.flash_decode: {kv_heads} heads of keys cannot be divided among "
+            f"{parts} ranks"
+        )
+    return q.new_empty((*q.shape[:2], q.shape[2] // parts, q.shape[3]))
+
+
+def run_decode(
+    q: Tensor, cache: Tensor, tables: Tensor, lengths: Tensor, scale: float, apart: bool,
+    split_heads: bool, group: str, out: Sequence[Tensor],
+) -> None:  # fmt: skip
+    plans = plans_of(group)
+    pages, page_size, kv_heads = cache.shape[1 if apart else 0], *cache.shape[2:4]
+    plan = plans.get(
+        FlashDecode, batch=q.shape[0], queries=q.shape[1], heads=q.shape[2], kv_heads=kv_heads,
+        head_dim=q.shape[3], pages=pages, page_size=page_size, most_pages=tables.shape[1],
+        dtype=dtype_name(q.dtype), apart=apart, split_heads=split_heads, scale=scale,
+    )  # fmt: skip
+    tables, lengths = (x.to(torch.int32).contiguous() for x in (tables, lengths))
+    plans.call(plan, q.contiguous(), cache, tables, lengths, out=out[0])
+
+
 HALO = "(Tensor x, int width, int dim, bool periodic, str group_name) -> Tensor"
 PRODUCT = "(Tensor a, Tensor b, str group_name)"
 FACTORS = lambda given, results: given[:2]  # noqa: E731
@@ -434,6 +467,14 @@ OPERATORS = (
         ),
     ),
     *attention.OPERATORS,
+    Operator(
+        "flash_decode(Tensor q, Tensor cache, Tensor tables, Tensor lengths, float scale, "
+        "bool apart, bool split_heads, str group_name) -> Tensor",
+        lambda q, cache, tables, lengths, scale, apart, split_heads, group: [
+            decoded_like(q, cache, split_heads, group)
+        ],
+        run_decode,
+    ),
 )  # fmt: skip
 
 

@@ -17,15 +17,18 @@ from gpushmem.kernels import (
     Broadcast,
     ExclusiveScan,
     ExpertParallel,
+    FlashDecode,
     GemmAllReduce,
     GemmReduceScatter,
     HaloExchange,
     Jacobi,
+    KVTransfer,
     MoE,
     ReduceScatter,
     TaskPool,
     begin,
     end,
+    TransferFailed,
     expert_ffn,
     mcs_lock,
     mcs_unlock,
@@ -187,6 +190,77 @@ def experts(form, wire=None):
         y.copy_from(np.ones(y.shape, F4))
 
 
+def pages_to_the_last(wire=None):
+    """A plan with which all PEs but the last send to it."""
+    last = shmem.n_pes() - 1
+    return last, KVTransfer(
+        layers=2, pages=4, page_size=2, kv_heads=2, head_dim=16, dtype=F4,
+        prefill=tuple(range(last)), prefill_tp=last, decode=(last,), requests=1, wire=wire, **GPU,
+    )  # fmt: skip
+
+
+def over(plan, request):
+    """Whether it is over with its pages; waits."""
+    try:
+        while not plan.finished(request):
+            shmem.synchronize()
+    except TransferFailed:
+        return False
+    return True
+
+
+def given_up():
+    """Requests that one side gives up, or the other, in a slot that is used again."""
+    last, plan = pages_to_the_last()
+    for call in range(2 * CALLS):
+        if shmem.my_pe() == last:
+            plan.receive(call, [3, 1])
+            if call % 2:
+                plan.abort(call)
+        else:
+            plan.start(call, [0, 2])
+            plan.send(call, 0)
+            if call % 2:
+                plan.send(call, 1)
+            else:
+                plan.abort(call)
+        over(plan, call)
+        plan.cache[1].copy_from(call)
+
+
+def pages(wire=None):
+    """A chunk is sent ahead, and slots are used again."""
+    last, plan = pages_to_the_last(wire)
+    for call in range(CALLS):
+        if shmem.my_pe() == last:
+            plan.receive(call, [3, 1])
+        else:
+            plan.start(call, [0, 2])
+        for layer in range(2):
+            if shmem.my_pe() == last:
+                plan.wait(call, layer)
+                plan.cache[layer].numpy()
+            else:
+                plan.cache[layer].copy_from(call)
+                plan.send(call, layer, last=1)
+                plan.send(call, layer, first=1)
+                plan.cache[layer].copy_from(-1)
+        assert over(plan, call)
+
+
+def decode():
+    plan = FlashDecode(
+        batch=2, heads=2, kv_heads=1, head_dim=16, pages=4, page_size=2, most_pages=2, dtype=F4,
+        splits=2, **GPU,
+    )  # fmt: skip
+    q, cache, out = array(2, 1, 2, 16), array(4, 2, 2, 1, 16), array(2, 1, 2, 16)
+    tables = shmem.to_device(np.array([[0, 3], [2, 1]], "int32"))
+    lengths = shmem.to_device(np.array([[4], [3]], "int32"))
+    for _ in range(CALLS):
+        plan(q, cache, tables, lengths, out=out)
+        q.copy_from(0.5)
+
+
 @shmem.jit
 def send(part, source, pe):
     shmem.put_block(part, source, pe)
@@ -305,6 +379,10 @@ RUNS = {
     "low_latency": (experts, "low_latency"),
     "throughput": (experts, "throughput"),
     "int8": (experts, "low_latency", "int8"),
+    "pages": (pages,),
+    "pages_8_bits": (pages, "float8_e4m3"),
+    "pages_given_up": (given_up,),
+    "decode": (decode,),
 }  # fmt: skip
 
 if __name__ == "__main__":

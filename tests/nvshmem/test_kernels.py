@@ -16,10 +16,12 @@ from gpushmem.kernels import (
     Broadcast,
     ExclusiveScan,
     ExpertParallel,
+    FlashDecode,
     GemmAllReduce,
     GemmReduceScatter,
     HaloExchange,
     Jacobi,
+    KVTransfer,
     MoE,
     ReduceScatter,
     RingAttention,
@@ -123,7 +125,24 @@ def attend(few):
         plan.to_tokens(*parts, out=x)
 
 
-FAMILIES = {f.__name__: f for f in (reduce_all, exchange, multiply, mix, iterate, attend)}
+def serve(few):
+    cache, lengths = {"page_size": 4, "kv_heads": 2, "head_dim": 16}, make(1, 1, dtype="int32")
+    for dtype in ("bfloat16",) if few else ("bfloat16", "float32"):
+        plan = FlashDecode(batch=1, heads=4, pages=2, dtype=dtype, **cache)
+        q, pages = make(1, 1, 4, 16, dtype=dtype), make(2, 2, 4, 2, 16, dtype=dtype)
+        plan(q, pages, make(1, 2, dtype="int32"), lengths, out=make(1, 1, 4, 16, dtype=dtype))
+    for wire in (None,) if few else (None, "float8_e4m3"):
+        plan = KVTransfer(
+            layers=1, pages=2, dtype="bfloat16", prefill=(0,), decode=(0,), wire=wire, **cache
+        )
+        plan.receive(0, [1])
+        plan.start(0, [0])
+        plan.send(0, 0)
+        plan.wait(0, 0)
+        plan.abort(0)
+
+
+FAMILIES = {f.__name__: f for f in (reduce_all, exchange, multiply, mix, iterate, attend, serve)}
 FEW = "reduce_all", "multiply"  # outside the sweep
 SPILLING = ("attend",)  # a product, and a softmax, beside what travels
 

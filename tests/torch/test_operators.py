@@ -121,7 +121,8 @@ def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
                 ops.all_to_all_v_backward.default, (given[0].detach(), given[1], 7, 6, group)
             )
             of_rows = [f"all_to_all_v{form}" for form in ("", "_backward")]
-            return [*names, *of_rows, "moe", "moe_backward"]
+            torch.library.opcheck(ops.flash_decode.default, (*decoding(2, me)[0], group))
+            return [*names, *of_rows, "moe", "moe_backward", "flash_decode"]
 
     names, _ = run_pes(body, 2, timeout=300)
     from gpushmem.torch.operators import OPERATORS
@@ -276,6 +277,69 @@ def test_halos_in_compiled_programs_of_parts_of_different_lengths(run_pes, tmp_p
                 ops.halo_accumulate(x[:, :5], 2, 1, False, group)
             with pytest.raises(IndexError, match="out of range"):
                 ops.halo_exchange(x, 1, 2, False, group)
+
+    run_pes(body, 3, timeout=300)
+
+
+def decoding(n, me):
+    """Arguments of `flash_decode`, and what one process computes: keys are cut among ranks."""
+    made = torch.Generator().manual_seed(7)
+    draw = lambda *shape: torch.randn(*shape, generator=made)  # noqa: E731
+    q, cache = draw(2, 3, 4, 8), draw(n, 6, 2, 5, 2, 8)
+    tables = torch.tensor([[4, 0, 2], [1, 3, 5]], dtype=torch.int32)
+    lengths = torch.tensor([[9, 10, 11], [0, 3, 15]], dtype=torch.int32)  # of each rank's keys
+    made = []
+    for b in range(2):
+        k, v = cache[:, tables[b]].unbind(2)
+        k, v = (x.reshape(n * 15, 2, 8).repeat_interleave(2, 1) for x in (k, v))
+        seen = (torch.arange(15) < lengths[b][:, None]).repeat(1, n)
+        scores = torch.einsum("qhd,khd->hqk", q[b], k) * 0.5
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num()
+        made.append(torch.einsum("hqk,khd->qhd", weights, v))
+    return (q, cache[me].clone(), tables, lengths, 0.5, False, False), torch.stack(made)
+
+
+def test_decoding_is_pytorchs(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            group, ops = dist.group.WORLD.group_name, torch.ops.gpushmem
+            args, wanted = decoding(2, me)
+            torch.testing.assert_close(ops.flash_decode(*args, group), wanted)
+            q, cache, tables, lengths, scale, *_ = args
+            apart = cache.transpose(0, 1).contiguous()
+            got = ops.flash_decode(q, apart, tables.long(), lengths, scale, True, True, group)
+            torch.testing.assert_close(got, wanted.chunk(2, 2)[me])
+            with pytest.raises(shmem.ArgumentError, match="1 heads of keys cannot be divided"):
+                ops.flash_decode(q, cache[..., :1, :], tables, lengths, 1.0, False, True, group)
+
+    run_pes(body, 2, timeout=300)
+
+
+def test_pages_of_tensors_travel_while_layers_are_computed(run_pes, tmp_path):
+    def body():
+        from gpushmem.torch.kv import KVTransfer
+
+        with world(tmp_path) as me:
+            kv = KVTransfer(
+                layers=2, pages=4, page_size=2, kv_heads=2, head_dim=4, dtype=torch.bfloat16,
+                prefill=(0, 1), prefill_tp=2, decode=(2,), group=dist.group.WORLD.group_name,
+            )  # fmt: skip
+            whole = torch.arange(2 * 4 * 2 * 2 * 2 * 4).view(2, 4, 2, 2, 2, 4).bfloat16()
+            if me == 2:
+                kv.receive(5, torch.tensor([3, 1]))
+            else:
+                kv.start(5, [0, 2])
+            for layer in range(2):
+                if me == 2:
+                    kv.wait(5, layer)
+                    assert torch.equal(kv.cache[layer][[3, 1]], whole[layer][[0, 2]])
+                else:
+                    own = whole[layer, ..., me : me + 1, :].contiguous()
+                    kv.cache[layer].copy_(own)
+                    kv.send(5, layer, cache=own if layer else None)
+            while not kv.finished(5):
+                pass
+            kv.free()
 
     run_pes(body, 3, timeout=300)
 

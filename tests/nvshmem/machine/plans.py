@@ -255,6 +255,38 @@ def jacobi(dtype, nbytes):
     return plan
 
 
+CACHE = {"page_size": 16, "kv_heads": 8, "head_dim": 128}  # of Llama 3 with 70 billion parameters
+TOKENS = 8192
+
+
+def pages_sent(prefill_tp, decode_tp, wire=None):
+    def make(dtype, nbytes):
+        pages, half = TOKENS // CACHE["page_size"], N_PES // 2
+        plan = k.KVTransfer(
+            layers=1, pages=pages, dtype=dtype, prefill=tuple(range(half)), prefill_tp=prefill_tp,
+            decode=tuple(range(half, N_PES)), decode_tp=decode_tp, wire=wire, team=OnPaper(0),
+            **CACHE,
+        )  # fmt: skip
+        plan._launch_one = lambda *_: None  # of one block, not what takes the time
+        plan.start(0, np.arange(pages))
+        plan.send(0, 0)
+        return plan
+
+    return make
+
+
+def decoded(dtype, nbytes):
+    pages, batch = TOKENS // CACHE["page_size"], 4
+    plan = k.FlashDecode(
+        batch=batch, heads=64, pages=batch * pages, most_pages=pages, dtype=dtype, team=OnPaper(0),
+        **CACHE,
+    )  # fmt: skip
+    q, cache = empty(dtype, batch, 1, 64, 128), empty(dtype, batch * pages, 2, 16, 8, 128)
+    tables, lengths = empty("int32", batch, pages), empty("int32", batch, 1)
+    plan(q, cache, tables, lengths, out=empty(dtype, batch, 1, 64, 128))
+    return plan
+
+
 @dataclass(frozen=True)
 class Case:
     """`make(dtype, nbytes)` makes a plan and calls it; `sizes` are those that say something."""
@@ -293,6 +325,10 @@ CASES = {
     "RingAttentionBackward": Case(attention(k.RingAttentionBackward), ONE),
     "Ulysses there": Case(ulysses(back=False), ONE),
     "Ulysses back": Case(ulysses(back=True), ONE),
+    "KVTransfer pages": Case(pages_sent(4, 4), ONE),
+    "KVTransfer regrouped": Case(pages_sent(4, 2), ONE),
+    "KVTransfer 8 bits": Case(pages_sent(4, 4, "float8_e4m3"), ONE),
+    "FlashDecode": Case(decoded, ONE),
     "HaloExchange": Case(halo),
     "Jacobi": Case(jacobi),
 }  # fmt: skip

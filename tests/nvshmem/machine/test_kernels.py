@@ -72,7 +72,7 @@ def test_every_kernel_is_predicted():
     assert {kernel for kernel, *_ in CODE} == set(plans.CASES)
     classes = {name.split()[0] for name in plans.CASES}
     # Of these some have no kernels; what sorts moves keys one by one, and sends them by AllToAllV.
-    others = {"Arena", "ContextParallel", "Plan", "SampleSort", "TaskPool"}
+    others = {"Arena", "ContextParallel", "Plan", "SampleSort", "TaskPool", "TransferFailed"}
     assert classes == {n for n in plans.k.__all__ if n[0].isupper() and not n.isupper()} - others
 
 
