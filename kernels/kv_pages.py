@@ -160,6 +160,7 @@ def give_up(
                     shmem.signal_op(signal, amount, shmem.SIGNAL_ADD, route[PE])
                 following[b, route[TO], slot] = layers
         shmem.signal_op(outcome[to, slot, LEFT:], 1, shmem.SIGNAL_ADD, shmem.my_pe())
+        shmem.quiet()  # the next request that has the slot sets it to 0
 
 
 @shmem.jit
