@@ -355,7 +355,7 @@ def run_decode(
     split_heads: bool, group: str, out: Sequence[Tensor],
 ) -> None:  # fmt: skip
     plans = plans_of(group)
-    pages, page_size, kv_heads = cache.shape[1 if apart else 0], *cache.shape[2:4]
+    pages, (page_size, kv_heads) = cache.shape[1 if apart else 0], cache.shape[2:4]
     plan = plans.get(
         FlashDecode, batch=q.shape[0], queries=q.shape[1], heads=q.shape[2], kv_heads=kv_heads,
         head_dim=q.shape[3], pages=pages, page_size=page_size, most_pages=tables.shape[1],

@@ -126,7 +126,6 @@ def every_case(cases):
     ("n_pes", "cases"),
     [
         (3, CASES[:1]),
-        (2, CASES[-1:]),
         *(pytest.param(n, CASES, marks=pytest.mark.sweep) for n in WORLDS),
     ],
 )
@@ -189,7 +188,7 @@ def take(plan, request, table):
     mine, its = table[request]
     for layer in range(LAYERS):
         plan.wait(request, layer)
-        got = plan.cache[layer].numpy()[its : its + 2]
+        got = plan.cache[layer][its : its + 2].numpy()  # others are being written
         want = pages_of(plan, request % 2, layer, request)[mine]
         np.testing.assert_array_equal(got, want, f"request {request}, layer {layer}")
     until_over(plan, request)
@@ -219,31 +218,38 @@ def failures():
         for layer in range(layers):
             plan.send(request, layer)
 
+    def meet():  # what has been named is there: a busy machine may be slower than the timeout
+        shmem.synchronize()
+        shmem.barrier_all()
+
+    if me == 1:
+        plan.refuse(0)
+    if me == 2:
+        plan.receive(1, THEIRS)
+        plan.receive(3, THEIRS)
+    meet()
     if me == 0:
-        send(0, to=0)  # refused
-        send(1, to=1)  # taken
-        raises(plan, 0, "request 0: decoding PE 1 of the team has refused it")
-        until_over(plan, 1)
-        send(2, to=0)  # never answered in time
+        send(0, to=0)
+        send(1, to=1)
+        send(2, to=0)  # nobody answers
         send(3, to=1)
+        raises(plan, 0, "request 0: decoding PE 1 of the team has refused it")
         raises(plan, 2, r"decoding PEs \[1\] of the team have named no pages within 0.2 s")
-        until_over(plan, 3)
         with pytest.raises(shmem.ArgumentError, match=r"request 6 has slot 2 .* request 2 has"):
             plan.start(6, MINE, to=0)
+        until_over(plan, 1)
+        until_over(plan, 3)
     elif me == 2:
         for request in (1, 3):
-            plan.receive(request, THEIRS)
             until_over(plan, request)
-            np.testing.assert_array_equal(
-                plan.cache[1].numpy()[THEIRS], pages_of(plan, 0, 1, 0)[MINE]
-            )
-    else:
-        plan.refuse(0)
+        got = plan.cache[1].numpy()[THEIRS]
+        np.testing.assert_array_equal(got, pages_of(plan, 0, 1, 0)[MINE])
     shmem.barrier_all()
-    if me == 1:  # late: it is told
-        plan.receive(2, THEIRS)
-        shmem.synchronize()
-    shmem.barrier_all()
+    if me == 1:
+        plan.receive(2, THEIRS)  # too late: it is told
+        plan.receive(4, THEIRS)
+        plan.receive(5, THEIRS)
+    meet()
     if me == 0:
         send(4, to=0, layers=1)
         plan.abort(4)
@@ -252,31 +258,19 @@ def failures():
         raises(plan, 5, "it has 2 pages here, and 3 on decoding PE 1 of the team")
     if me == 1:
         raises(plan, 2, "prefill PE 0 of the team has not sent it from layer 0 on")
-        plan.receive(4, THEIRS)
-        plan.receive(5, THEIRS)
+        raises(plan, 4, "has not sent it from layer 1 on")
         raises(plan, 5, "another number of pages")
-    shmem.barrier_all()
-    if me == 0:
-        plan.start(8, MINE, to=0)  # now it tells of 4, whose slot this is on the other side
-        shmem.synchronize()
-    if me == 1:
-        raises(plan, 4, "has not sent it from layer [01] on")
         plan.receive(8, THEIRS)
         plan.abort(8)
-        shmem.synchronize()
-    shmem.barrier_all()
+        plan.receive(9, THEIRS)
+    meet()
     if me == 0:
-        for layer in range(LAYERS):
-            plan.send(8, layer)
-        raises(plan, 8, "decoding PE 1 of the team has given it up")
-    if me == 1:
-        raises(plan, 8, "it was given up here")
-    shmem.barrier_all()
-    if me == 0:
+        send(8, to=0)
         send(9, to=0)
+        raises(plan, 8, "decoding PE 1 of the team has given it up")
         until_over(plan, 9)
     if me == 1:
-        plan.receive(9, THEIRS)
+        raises(plan, 8, "it was given up here")
         until_over(plan, 9)
         np.testing.assert_array_equal(plan.cache[1].numpy()[THEIRS], pages_of(plan, 0, 1, 0)[MINE])
     shmem.finalize()
