@@ -112,15 +112,18 @@ def attend(q, acc, stats, scores, wide, small, index, rows, table, lengths, firs
         acc[k // acc.shape[1], k % acc.shape[1]] = 0
     for r in range(cuda.threadIdx.x, acc.shape[0], cuda.blockDim.x):
         stats[r, 0], stats[r, 1] = NONE, 0
+    dim = q.shape[1]
     for start in range(first, last, TILE):
         count = min(TILE, last - start)
+        # Of one type, so that a block has the shared memory of one product: slices, all of them.
+        some, tile = scores[:, :count], wide[:count, :dim]
         load_tile(wide, small, rows, index, table, start, count, page_size, page_rows, heads,
                   keys_at)  # fmt: skip
-        shmem.gemm_block(scores[:, :count], q, wide[:count].T, False)
+        shmem.gemm_block(some, q[:, :dim], tile.T, False)
         weigh(scores, acc, stats, lengths, start, count, group)
         load_tile(wide, small, rows, index, table, start, count, page_size, page_rows, heads,
                   values_at)  # fmt: skip
-        shmem.gemm_block(acc, scores[:, :count], wide[:count], True)
+        shmem.gemm_block(acc[:, :dim], some, tile, True)
     cuda.syncthreads()
 
 
