@@ -45,6 +45,7 @@ from gpushmem.checks import integer
 __all__ = ["FlashDecode", "reference"]
 
 TILE = 128  # keys
+STATS = 4  # numbers of a row, of which the last is for alignment
 PAD = 4  # float32 behind a row, of which the first is its lse
 WARP = 32
 NONE = np.float32(-np.inf)
@@ -73,62 +74,63 @@ def load_tile(wide, small, rows, index, table, first, count, page_size, page_row
 
 
 @shmem.jit(device=True)
-def weigh(scores, acc, stats, lengths, first, count, group):
+def weigh(work, dim, lengths, first, count, group):
     """Make weights of scores, relative to each row's largest so far, and scale sums to it.
 
-    `scores` (rows, TILE), `acc` (rows, D); `stats` (rows, 3): largest, sum, what `acc` was times.
+    `work` (rows, ...) has of each row its sums, D numbers; its query, D; its scores, TILE; and
+    STATS: the largest score so far, the sum of weights, and what sums are to be scaled by.
     """
-    rows = scores.shape[0]
+    rows, scores, stats = work.shape[0], 2 * dim, 2 * dim + TILE
     for r in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
-        seen, most = min(lengths[r // group] - first, count), stats[r, 0]
+        seen, most = min(lengths[r // group] - first, count), work[r, stats]
         for k in range(seen):
-            most = max(most, scores[r, k])
-        stats[r, 2] = math.exp(stats[r, 0] - most) if most > NONE else np.float32(1)
-        stats[r, 0] = most
+            most = max(most, work[r, scores + k])
+        scale = math.exp(work[r, stats] - most) if most > NONE else np.float32(1)
+        work[r, stats], work[r, stats + 2] = most, scale
     cuda.syncthreads()
     for k in range(cuda.threadIdx.x, rows * count, cuda.blockDim.x):
-        r, key = k // count, k % count
-        weight = np.float32(0)
+        r, key, weight = k // count, k % count, np.float32(0)
         if first + key < lengths[r // group]:
-            weight = np.float32(math.exp(scores[r, key] - stats[r, 0]))
-        scores[r, key] = weight
-    for k in range(cuda.threadIdx.x, acc.size, cuda.blockDim.x):
-        r = k // acc.shape[1]
-        acc[r, k % acc.shape[1]] *= stats[r, 2]
+            weight = np.float32(math.exp(work[r, scores + key] - work[r, stats]))
+        work[r, scores + key] = weight
+    for k in range(cuda.threadIdx.x, rows * dim, cuda.blockDim.x):
+        work[k // dim, k % dim] *= work[k // dim, stats + 2]
     cuda.syncthreads()
     for r in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
-        total = stats[r, 1] * stats[r, 2]
+        total = work[r, stats + 1] * work[r, stats + 2]
         for k in range(count):
-            total += scores[r, k]
-        stats[r, 1] = total
+            total += work[r, scores + k]
+        work[r, stats + 1] = total
     cuda.syncthreads()
 
 
 @shmem.jit(device=True)
-def attend(q, acc, stats, scores, wide, small, index, rows, table, lengths, first, last, page_size,
-           page_rows, heads, keys_at, values_at, group):  # fmt: skip
-    """Attend to keys `first` to `last` (exclusive): `acc` and `stats` are set; q is scaled."""
-    for k in range(cuda.threadIdx.x, acc.size, cuda.blockDim.x):
-        acc[k // acc.shape[1], k % acc.shape[1]] = 0
-    for r in range(cuda.threadIdx.x, acc.shape[0], cuda.blockDim.x):
-        stats[r, 0], stats[r, 1] = NONE, 0
-    dim = q.shape[1]
+def attend(work, dim, wide, small, index, rows, table, lengths, first, last, page_size, page_rows,
+           heads, keys_at, values_at, group):  # fmt: skip
+    """Attend to keys `first` to `last` (exclusive): sums and stats of `work` are set."""
+    stats = 2 * dim + TILE
+    for k in range(cuda.threadIdx.x, work.shape[0] * dim, cuda.blockDim.x):
+        work[k // dim, k % dim] = 0
+    for r in range(cuda.threadIdx.x, work.shape[0], cuda.blockDim.x):
+        work[r, stats], work[r, stats + 1] = NONE, 0
     for start in range(first, last, TILE):
         count = min(TILE, last - start)
         # Of one type, so that a block has the shared memory of one product: slices, all of them.
-        some, tile = scores[:, :count], wide[:count, :dim]
-        load_tile(wide, small, rows, index, table, start, count, page_size, page_rows, heads,
-                  keys_at)  # fmt: skip
-        shmem.gemm_block(some, q[:, :dim], tile.T, False)
-        weigh(scores, acc, stats, lengths, start, count, group)
-        load_tile(wide, small, rows, index, table, start, count, page_size, page_rows, heads,
-                  values_at)  # fmt: skip
-        shmem.gemm_block(acc[:, :dim], some, tile, True)
+        tile, scores = wide[:count, :dim], work[:, 2 * dim : 2 * dim + count]
+        for of_values in range(2):
+            at = values_at if of_values else keys_at
+            load_tile(wide, small, rows, index, table, start, count, page_size, page_rows, heads,
+                      at)  # fmt: skip
+            if of_values:
+                shmem.gemm_block(work[:, :dim], scores, tile, True)
+            else:
+                shmem.gemm_block(scores, work[:, dim : 2 * dim], tile.T, False)
+                weigh(work, dim, lengths, start, count, group)
     cuda.syncthreads()
 
 
 @shmem.jit(device=True)
-def merge(out, boxes, pair, splits, head, acc, index, weights):
+def merge(out, boxes, pair, splits, head, work, index, weights):
     """Merge what all PEs have sent of a pair; `boxes` (n, pairs * splits, rows, D + PAD).
 
     `out` (queries, heads, D) gets the rows, from its head `head` on. Synchronises the block.
@@ -153,12 +155,12 @@ def merge(out, boxes, pair, splits, head, acc, index, weights):
     cuda.syncthreads()
     warps = (cuda.blockDim.x + WARP - 1) // WARP
     for r in range(cuda.threadIdx.x // WARP, rows, warps):
-        shmem.sum_rows_warp(acc[r], flat[:, :dim], index[r, :parts], weights[r, :parts])
+        shmem.sum_rows_warp(work[r, :dim], flat[:, :dim], index[r, :parts], weights[r, :parts])
     cuda.syncthreads()
     group = rows // out.shape[0]
     for k in range(cuda.threadIdx.x, rows * dim, cuda.blockDim.x):
         r, i = k // dim, k % dim
-        out[r // group, head + r % group, i] = acc[r, i]
+        out[r // group, head + r % group, i] = work[r, i]
     cuda.syncthreads()
 
 
@@ -171,19 +173,19 @@ def owner_of(head, kv_heads, n):
 @shmem.jit(collective=True)
 def flash_decode(
     q, rows, tables, lengths, out, scale, page_size, page_rows, keys_at, values_at, kv_heads,
-    splits, split_heads, queries, accs, stats, scores, wide, small, index, sent, parts, weights,
-    inbox, arrived, team, epochs,
+    splits, split_heads, works, wide, small, index, sent, parts, weights, inbox, arrived, team,
+    epochs,
 ):  # fmt: skip
     """`q`, `out` (batch, queries, heads, D), `rows` (of the cache, D), `lengths` (batch, queries).
 
-    Each block has its own `queries`, `accs` (rows, D), `stats`, `scores` (rows, TILE), `wide`,
-    `small` (TILE, D), `index`, `parts`, `weights` (rows, n * splits). `sent` (items, rows, D + PAD)
-    is what goes to `inbox` (SLOTS, n, the same); `arrived` (SLOTS, n, blocks).
+    Each block has its own of `works` (see `weigh`), of `wide` and `small` (TILE, D), `index`
+    (TILE,), `parts` and `weights` (rows, n * splits). `sent` (items, rows, D + PAD) is what goes to
+    `inbox` (SLOTS, n, the same); `arrived` (SLOTS, n, blocks).
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
     batch, n_queries, dim = q.shape[0], q.shape[1], q.shape[3]
-    group, acc = q.shape[2] // kv_heads, accs[b]
+    group, work, stats = q.shape[2] // kv_heads, works[b], 2 * dim + TILE
     for item in range(b, batch * kv_heads * splits, cuda.gridDim.x):
         pair, split = item // splits, item % splits
         sequence, head = pair // kv_heads, pair % kv_heads
@@ -193,24 +195,23 @@ def flash_decode(
             keys = max(keys, seen[i])
         share = (keys + splits * TILE - 1) // (splits * TILE) * TILE
         cuda.syncthreads()
-        for k in range(t, acc.size, cuda.blockDim.x):
+        for k in range(t, work.shape[0] * dim, cuda.blockDim.x):
             r, i = k // dim, k % dim
-            queries[b, r, i] = scale * np.float32(
-                q[sequence, r // group, head * group + r % group, i]
-            )
+            value = q[sequence, r // group, head * group + r % group, i]
+            work[r, dim + i] = scale * np.float32(value)
         attend(
-            queries[b], acc, stats[b], scores[b], wide[b], small[b], index[b], rows,
-            tables[sequence], seen, split * share, min((split + 1) * share, keys), page_size,
-            page_rows, kv_heads, keys_at + head, values_at + head, group,
+            work, dim, wide[b], small[b], index[b], rows, tables[sequence], seen, split * share,
+            min((split + 1) * share, keys), page_size, page_rows, kv_heads, keys_at + head,
+            values_at + head, group,
         )  # fmt: skip
         mine = sent[item]
-        for k in range(t, acc.size, cuda.blockDim.x):
+        for k in range(t, work.shape[0] * dim, cuda.blockDim.x):
             r, i = k // dim, k % dim
-            total = stats[b, r, 1]
-            mine[r, i] = acc[r, i] / total if total > 0 else np.float32(0)
-        for r in range(t, acc.shape[0], cuda.blockDim.x):
-            total = stats[b, r, 1]
-            mine[r, dim] = stats[b, r, 0] + math.log(total) if total > 0 else NONE
+            total = work[r, stats + 1]
+            mine[r, i] = work[r, i] / total if total > 0 else np.float32(0)
+        for r in range(t, work.shape[0], cuda.blockDim.x):
+            total = work[r, stats + 1]
+            mine[r, dim] = work[r, stats] + math.log(total) if total > 0 else NONE
         cuda.syncthreads()
         whole = mine.reshape(mine.size)
         for k in range(1, n + 1):
@@ -230,7 +231,7 @@ def flash_decode(
         sequence, head = pair // kv_heads, pair % kv_heads
         if not split_heads or me == owner_of(head, kv_heads, n):
             merge(
-                out[sequence], inbox[slot], pair, splits, (head - first) * group, acc, parts[b],
+                out[sequence], inbox[slot], pair, splits, (head - first) * group, work, parts[b],
                 weights[b],
             )  # fmt: skip
     complete()
@@ -300,8 +301,8 @@ class FlashDecode(Plan):
         sent = self.sendable(shmem.to_device(np.zeros((items, rows, width), f4)))
         parts = n * self.splits
         return (
-            scratch(rows, dim), scratch(rows, dim), scratch(rows, 3), scratch(rows, TILE), wide,
-            small, scratch(TILE, dtype="int32"), sent, scratch(rows, parts, dtype="int32"),
+            scratch(rows, 2 * dim + TILE + STATS), wide, small, scratch(TILE, dtype="int32"), sent,
+            scratch(rows, parts, dtype="int32"),
             scratch(rows, parts), self.boxes(n, items, rows, width, dtype=f4),
             self.signals(n, blocks),
         )  # fmt: skip

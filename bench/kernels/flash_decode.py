@@ -58,11 +58,11 @@ def phases(case):
     import gpushmem as shmem
 
     @shmem.jit(collective=True)
-    def merged(out, boxes, acc, index, weights, team, epochs):
+    def merged(out, boxes, work, index, weights, team, epochs):
         group = out.shape[2] // KV_HEADS
         for pair in range(boxes.shape[1]):
             head = pair % KV_HEADS * group
-            merge(out[pair // KV_HEADS], boxes, pair, 1, head, acc, index, weights)
+            merge(out[pair // KV_HEADS], boxes, pair, 1, head, work, index, weights)
         end(epochs)
 
     me, n = shmem.my_pe(), shmem.n_pes()
