@@ -53,6 +53,12 @@ FLOATS = "float32", "float16", "bfloat16"
 
 
 @shmem.jit(device=True)
+def lanes_of_row():
+    """How many threads have a row: those of a warp, or one each."""
+    return WARP if cuda.blockDim.x % WARP == 0 else 1
+
+
+@shmem.jit(device=True)
 def load_tile(wide, small, rows, index, table, first, count, page_size, page_rows, heads, at):
     """Set `wide` (TILE, D) to rows of the cache: those of `count` keys from `first` on.
 
@@ -66,10 +72,10 @@ def load_tile(wide, small, rows, index, table, first, count, page_size, page_row
     shmem.copy_rows_block(small[:count], rows, index[:count])
     if small.itemsize < wide.itemsize:
         cuda.syncthreads()
-        for k in range(cuda.threadIdx.x, count * wide.shape[1], cuda.blockDim.x):
-            wide[k // wide.shape[1], k % wide.shape[1]] = np.float32(
-                small[k // wide.shape[1], k % wide.shape[1]]
-            )
+        lanes = lanes_of_row()
+        for k in range(cuda.threadIdx.x // lanes, count, cuda.blockDim.x // lanes):
+            for i in range(cuda.threadIdx.x % lanes, wide.shape[1], lanes):
+                wide[k, i] = np.float32(small[k, i])
     cuda.syncthreads()
 
 
@@ -88,13 +94,16 @@ def weigh(work, dim, lengths, first, count, group):
         scale = math.exp(work[r, stats] - most) if most > NONE else np.float32(1)
         work[r, stats], work[r, stats + 2] = most, scale
     cuda.syncthreads()
-    for k in range(cuda.threadIdx.x, rows * count, cuda.blockDim.x):
-        r, key, weight = k // count, k % count, np.float32(0)
-        if first + key < lengths[r // group]:
-            weight = np.float32(math.exp(work[r, scores + key] - work[r, stats]))
-        work[r, scores + key] = weight
-    for k in range(cuda.threadIdx.x, rows * dim, cuda.blockDim.x):
-        work[k // dim, k % dim] *= work[k // dim, stats + 2]
+    lanes = lanes_of_row()
+    for r in range(cuda.threadIdx.x // lanes, rows, cuda.blockDim.x // lanes):
+        seen, most = lengths[r // group] - first, work[r, stats]
+        for k in range(cuda.threadIdx.x % lanes, count, lanes):
+            weight = np.float32(0)
+            if k < seen:
+                weight = np.float32(math.exp(work[r, scores + k] - most))
+            work[r, scores + k] = weight
+        for i in range(cuda.threadIdx.x % lanes, dim, lanes):
+            work[r, i] *= work[r, stats + 2]
     cuda.syncthreads()
     for r in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
         total = work[r, stats + 1] * work[r, stats + 2]
@@ -109,8 +118,9 @@ def attend(work, dim, wide, small, index, rows, table, lengths, first, last, pag
            heads, keys_at, values_at, group):  # fmt: skip
     """Attend to keys `first` to `last` (exclusive): sums and stats of `work` are set."""
     stats = 2 * dim + TILE
-    for k in range(cuda.threadIdx.x, work.shape[0] * dim, cuda.blockDim.x):
-        work[k // dim, k % dim] = 0
+    for r in range(work.shape[0]):
+        for i in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
+            work[r, i] = 0
     for r in range(cuda.threadIdx.x, work.shape[0], cuda.blockDim.x):
         work[r, stats], work[r, stats + 1] = NONE, 0
     for start in range(first, last, TILE):
@@ -127,6 +137,18 @@ def attend(work, dim, wide, small, index, rows, table, lengths, first, last, pag
                 shmem.gemm_block(scores, work[:, dim : 2 * dim], tile.T, False)
                 weigh(work, dim, lengths, start, count, group)
     cuda.syncthreads()
+
+
+@shmem.jit(device=True)
+def to_partial(mine, work, dim):
+    """Set `mine` (rows, D + PAD) to what is sent of sums and stats; for the block, synchronise."""
+    stats = 2 * dim + TILE
+    for r in range(work.shape[0]):
+        total = work[r, stats + 1]
+        for i in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
+            mine[r, i] = work[r, i] / total if total > 0 else np.float32(0)
+        if cuda.threadIdx.x == 0:
+            mine[r, dim] = work[r, stats] + math.log(total) if total > 0 else NONE
 
 
 @shmem.jit(device=True)
@@ -158,9 +180,9 @@ def merge(out, boxes, pair, splits, head, work, index, weights):
         shmem.sum_rows_warp(work[r, :dim], flat[:, :dim], index[r, :parts], weights[r, :parts])
     cuda.syncthreads()
     group = rows // out.shape[0]
-    for k in range(cuda.threadIdx.x, rows * dim, cuda.blockDim.x):
-        r, i = k // dim, k % dim
-        out[r // group, head + r % group, i] = work[r, i]
+    for r in range(rows):
+        for i in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
+            out[r // group, head + r % group, i] = work[r, i]
     cuda.syncthreads()
 
 
@@ -185,7 +207,7 @@ def flash_decode(
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
     batch, n_queries, dim = q.shape[0], q.shape[1], q.shape[3]
-    group, work, stats = q.shape[2] // kv_heads, works[b], 2 * dim + TILE
+    group, work = q.shape[2] // kv_heads, works[b]
     for item in range(b, batch * kv_heads * splits, cuda.gridDim.x):
         pair, split = item // splits, item % splits
         sequence, head = pair // kv_heads, pair % kv_heads
@@ -195,23 +217,17 @@ def flash_decode(
             keys = max(keys, seen[i])
         share = (keys + splits * TILE - 1) // (splits * TILE) * TILE
         cuda.syncthreads()
-        for k in range(t, work.shape[0] * dim, cuda.blockDim.x):
-            r, i = k // dim, k % dim
-            value = q[sequence, r // group, head * group + r % group, i]
-            work[r, dim + i] = scale * np.float32(value)
+        for r in range(work.shape[0]):
+            query = q[sequence, r // group, head * group + r % group]
+            for i in range(t, dim, cuda.blockDim.x):
+                work[r, dim + i] = scale * np.float32(query[i])
         attend(
             work, dim, wide[b], small[b], index[b], rows, tables[sequence], seen, split * share,
             min((split + 1) * share, keys), page_size, page_rows, kv_heads, keys_at + head,
             values_at + head, group,
         )  # fmt: skip
         mine = sent[item]
-        for k in range(t, work.shape[0] * dim, cuda.blockDim.x):
-            r, i = k // dim, k % dim
-            total = work[r, stats + 1]
-            mine[r, i] = work[r, i] / total if total > 0 else np.float32(0)
-        for r in range(t, work.shape[0], cuda.blockDim.x):
-            total = work[r, stats + 1]
-            mine[r, dim] = work[r, stats] + math.log(total) if total > 0 else NONE
+        to_partial(mine, work, dim)
         cuda.syncthreads()
         whole = mine.reshape(mine.size)
         for k in range(1, n + 1):
