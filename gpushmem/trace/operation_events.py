@@ -1,8 +1,8 @@
 """Which events a call of an operation in a kernel is: the same rule on every backend.
 
 `call` is one call as it is compiled: `op`, the row; `argtypes` and `values` of the arguments by
-name; and `integer(name)`, `offset(name)` of an array, `nbytes(effect)`, code that computes them.
-All are 64-bit integers.
+name; and `integer(name)`, `offset(name)` of an array, its `place(name)`, the PE whose memory it is
+in and the offset there, `nbytes(effect)`, code that computes them. All are 64-bit integers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,15 @@ def of_wait(call: Any) -> list[Any]:
 
 
 def of_call(call: Any) -> list[list[Any]]:
-    """PE, offset, value and bytes of each event: one for each effect on memory that PEs share."""
+    """PE, offset, value and bytes of each event: one for each effect on memory that PEs share.
+
+    Of what stores where loads and stores reach, such as a copy, the PE is the memory's.
+    """
     op = call.op
     pe = call.integer("pe") if "pe" in call.values else i64(NO_PE)
+    stores = [e for e in op.facts.effects if e.how != READS and _is_array(call, e)]
+    if stores and "pe" not in call.values and not op.arrays[stores[0].array].symmetric:
+        return [[*call.place(stores[0].array), i64(0), call.nbytes(stores[0])]]
     seen = [
         effect
         for effect in op.facts.effects

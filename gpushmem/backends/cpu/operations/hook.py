@@ -42,6 +42,21 @@ def heap_offset(address):
 
 
 @device
+def owner(address):
+    """The other PE whose segment an address is in; -1: none."""
+    world = as_world(user_word())
+    pe = (address - world.heap + world.my_pe * world.stride) // world.stride
+    return pe if 0 <= pe < world.n_pes and pe != world.my_pe else -1
+
+
+@device
+def offset_there(address):
+    """How far from the start of that segment it is; -1: in no other's."""
+    world, pe = as_world(user_word()), owner(address)
+    return -1 if pe < 0 else address - world.heap - (pe - world.my_pe) * world.stride
+
+
+@device
 def journal():
     """Address of this PE's journal."""
     return as_world(user_word()).journal
@@ -77,6 +92,11 @@ class Call(NamedTuple):
     def offset(self, name: str) -> ir.Value:
         """Where a symmetric array is on the heap."""
         return self.run(heap_offset, self.address(name), returns=types.intp)
+
+    def place(self, name: str) -> list[ir.Value]:
+        """The other PE in whose memory an array is, and where there; -1: in no other's."""
+        address = self.address(name)
+        return [self.run(f, address, returns=types.intp) for f in (owner, offset_there)]
 
     def journal(self) -> ir.Value:
         """Where the journal is."""

@@ -244,6 +244,10 @@ class Call:
         """An array's address: where the heap is, the host knows."""
         return self.builder.ptrtoint(self._array(name).data, i64)
 
+    def place(self, name: str) -> list[Any]:
+        """Whose memory an array is in is not looked up."""
+        return [i64(NO_PE), i64(-1)]
+
     def nbytes(self, effect: Any) -> Any:
         """The bytes that an effect covers, from the array's address."""
         if effect.extent == "0":
