@@ -27,6 +27,7 @@ CASES = [  # tokens of a PE, heads, of keys, their size; options; where sequence
     (40, 4, 2, 16, {"causal": True, "tile": (16, 32)}, (0, 20, 59, 60)),
 ]
 LAUNCHES = [(blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (3, 4), (2, 32))]
+KERNELS = list(zip(("float32", "bfloat16", "float16"), LAUNCHES, strict=True))
 
 
 def batch(tokens, heads, shared, size, dtype):
@@ -76,6 +77,7 @@ PES = [(1, True), (3, True)]
 PES += [pytest.param(n, False, marks=pytest.mark.sweep) for n in (1, 2, 3, 5, 8)]
 
 
+@pytest.mark.timeout(400)  # six kernels are compiled
 @pytest.mark.parametrize(("n_pes", "few"), PES)
 def test_results_and_gradients_are_numpys(run_pes, n_pes, few):
     def body():
@@ -84,12 +86,11 @@ def test_results_and_gradients_are_numpys(run_pes, n_pes, few):
             if few:  # one kernel each is compiled
                 run(case, "float32", blocks=2)
             else:
-                blocks, threads = LAUNCHES[number // 3 % 3]
-                dtype = ("float32", "bfloat16", "float16")[number % 3]
+                dtype, (blocks, threads) = KERNELS[number % 3]
                 run(case, dtype, blocks=blocks, threads=threads)
         shmem.finalize()
 
-    run_pes(body, n_pes, timeout=200)
+    run_pes(body, n_pes, timeout=380)
 
 
 @pytest.mark.parametrize(
