@@ -21,7 +21,7 @@ VIEWPORT = {"width": 720, "height": 420}
 PICTURES = {
     "jacobi": ("put_signal_block", 8),
     "halo": ("block", 2),
-    "kv_transfer": ("send_layer", 4),
+    "kv_transfer": ("block", 8),
     "flash_decode": ("block", 2),
     "all_reduce_norm": ("block", 1),
     "all_gather_gemm": ("block", 1),
