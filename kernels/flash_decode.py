@@ -62,9 +62,9 @@ def lanes_of_row():
 def load_tile(wide, small, rows, index, table, first, count, page_size, page_rows, heads, at):
     """Set `wide` (TILE, D) to rows of the cache: those of `count` keys from `first` on.
 
-    `rows` (all of the cache, D); `at` is the row of token 0 of page 0 that is of this head.
+    `rows` (all of the cache, D); `at` is the row of token 0 of page 0 that is of this head. The
+    block has synchronised before, and does at the end.
     """
-    cuda.syncthreads()
     for k in range(cuda.threadIdx.x, count, cuda.blockDim.x):
         token = first + k
         index[k] = table[token // page_size] * page_rows + token % page_size * heads + at
@@ -123,6 +123,7 @@ def attend(work, dim, wide, small, index, rows, table, lengths, first, last, pag
             work[r, i] = 0
     for r in range(cuda.threadIdx.x, work.shape[0], cuda.blockDim.x):
         work[r, stats], work[r, stats + 1] = NONE, 0
+    cuda.syncthreads()
     for start in range(first, last, TILE):
         count = min(TILE, last - start)
         # Of one type, so that a block has the shared memory of one product: slices, all of them.
@@ -183,7 +184,6 @@ def merge(out, boxes, pair, splits, head, work, index, weights):
     for r in range(rows):
         for i in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
             out[r // group, head + r % group, i] = work[r, i]
-    cuda.syncthreads()
 
 
 @shmem.jit(device=True)
@@ -216,7 +216,6 @@ def flash_decode(
         for i in range(n_queries):
             keys = max(keys, seen[i])
         share = (keys + splits * TILE - 1) // (splits * TILE) * TILE
-        cuda.syncthreads()
         for r in range(work.shape[0]):
             query = q[sequence, r // group, head * group + r % group]
             for i in range(t, dim, cuda.blockDim.x):

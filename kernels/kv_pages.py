@@ -86,7 +86,6 @@ def put_pages_as_8_bits(src, route, mine, theirs, first, last, layer, cache, as_
 def hear(given, ticket, timeout):
     """Wait until the ticket, or a later one, has been given; return the signal. For the block."""
     said = cuda.shared.array(1, np.int64)
-    cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         if timeout < 0:
             shmem.signal_wait_until(given, shmem.CMP_GE, ticket << 32)

@@ -65,6 +65,8 @@ class Requests(Plan):
     _late: dict[int, Sent]  # given up, and not everybody has been told yet
     _given: Any
     _arrived: Any
+    _come: list[list[Any]]  # parts of it, by slot and layer
+    _all: int  # what a signal is when all blocks have added to it
     _outcome: Any
     _begun: Any
     _next: Any
@@ -150,9 +152,10 @@ class Requests(Plan):
         return int(shmem.signal_fetch(self._arrived[slot, self.layers])) == request + 1
 
     def _has_come(self, got: Received, layer: int) -> bool:
-        signals, value = self._arrived[got.slot, layer], self.blocks << 32
+        signals = self._come[got.slot][layer]
         return all(
-            shmem.test(signals[route.rank :], shmem.CMP_GE, value) for route in self._in[got.source]
+            int(shmem.signal_fetch(signals[route.rank :])) >= self._all
+            for route in self._in[got.source]
         )
 
     def _receiving_is_over(self, request: int) -> bool:

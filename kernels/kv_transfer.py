@@ -150,6 +150,11 @@ class KVTransfer(Requests):
         # By who has sent; behind the layers, the ticket.
         self._arrived = self.memory(slots, self.layers + 1, sides.prefill_tp, dtype="uint64")
         self._counts = shmem.to_device(np.zeros(slots, "int64"))
+        # Made once: launches with the same objects cost the host less.
+        self._come = [
+            [self._arrived[slot, layer] for layer in range(self.layers)] for slot in range(slots)
+        ]
+        self._all = self.blocks << 32
         self._kept = self.memory(slots, self.most_pages, dtype="int32")
         instances, _ = self._instances()
         self._outcome = self.memory(instances, slots, 4, dtype="uint64")
@@ -270,12 +275,12 @@ class KVTransfer(Requests):
         """
         got = self._known(request, self._received, "receive")
         integer("KVTransfer: layer", layer, 0, self.layers - 1)
-        signals, routes = self._arrived[got.slot, layer], self._routes[1][got.source]
+        signals, routes = self._come[got.slot][layer], self._routes[1][got.source]
         if self.wire is None:
-            self._launch_one(receive_layer, stream, signals, self.blocks << 32, routes)
+            self._launch_one(receive_layer, stream, signals, self._all, routes)
         else:
             self.launch(
-                widen_layer, stream, signals, got.slot, layer, self.blocks << 32, routes,
+                widen_layer, stream, signals, got.slot, layer, self._all, routes,
                 self._kept, self._counts, self._cache, self._bytes,
             )  # fmt: skip
 

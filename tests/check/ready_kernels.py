@@ -250,10 +250,12 @@ def pages(wire=None):
 
 def decode():
     plan = FlashDecode(
-        batch=2, heads=2, kv_heads=1, head_dim=16, pages=4, page_size=2, most_pages=2, dtype=F4,
-        splits=2, **GPU,
+        batch=2, heads=2, kv_heads=1, head_dim=16, pages=4, page_size=2, most_pages=2,
+        dtype="float16", splits=2, **GPU,
     )  # fmt: skip
-    q, cache, out = array(2, 1, 2, 16), array(4, 2, 2, 1, 16), array(2, 1, 2, 16)
+    q, cache, out = (
+        array(*shape, dtype="float16") for shape in ((2, 1, 2, 16), (4, 2, 2, 1, 16), (2, 1, 2, 16))
+    )
     tables = shmem.to_device(np.array([[0, 3], [2, 1]], "int32"))
     lengths = shmem.to_device(np.array([[4], [3]], "int32"))
     for _ in range(CALLS):

@@ -19,6 +19,17 @@ NOT_NEEDED = {
     "kernels/moe_dispatch.py:dispatch_low_latency:end(epochs)": OTHER,
     "kernels/moe_dispatch.py:dispatch_throughput:end(epochs)": OTHER,
     "kernels/moe_dispatch.py:combine:end(epochs)": OTHER,
+    "kernels/flash_decode.py:flash_decode:cuda.syncthreads() (2)": (
+        "what is sent is sent by whole blocks"
+    ),
+    "kernels/flash_decode.py:merge:cuda.syncthreads() (2)": "the block is one warp",
+    "kernels/kv_pages.py:hear:shmem.signal_wait_until(given, shmem.CMP_GE, ticket << 32, timeout)": (
+        "no run has a timeout"
+    ),
+    "kernels/kv_pages.py:send_layer:"
+    "shmem.signal_op(outcome[to, slot, FAILED:], failed, shmem.SIGNAL_ADD, me)": (
+        "it tells what went wrong, and orders nothing"
+    ),
     "kernels/all_reduce.py:multicast:complete()": (
         "`tell_others` has a fence, which the checker takes for stores to the PE's own memory, too"
     ),
