@@ -23,9 +23,8 @@ NOT_NEEDED = {
         "what is sent is sent by whole blocks"
     ),
     "kernels/flash_decode.py:merge:cuda.syncthreads() (2)": "the block is one warp",
-    "kernels/kv_pages.py:hear:shmem.signal_wait_until(given, shmem.CMP_GE, ticket << 32, timeout)": (
-        "no run has a timeout"
-    ),
+    "kernels/kv_pages.py:hear:"
+    "shmem.signal_wait_until(given, shmem.CMP_GE, ticket << 32, timeout)": "no run has a timeout",
     "kernels/kv_pages.py:send_layer:"
     "shmem.signal_op(outcome[to, slot, FAILED:], failed, shmem.SIGNAL_ADD, me)": (
         "it tells what went wrong, and orders nothing"

@@ -133,6 +133,7 @@ def test_pages_arrive_and_others_stay(run_pes, n_pes, cases):
     run_pes(every_case, n_pes, cases)
 
 
+@pytest.mark.sweep
 def test_what_arrives_as_8_bits_is_what_the_wire_says(run_pes):
     def body():
         shmem.init()
