@@ -390,7 +390,7 @@ def pages_sent(plan):
 
 
 def decoded(plan):
-    """Keys and values are read once, as tiles, and widened; products are of float32."""
+    """Keys and values are read once, as tiles, and widened; products fetch elements of float32."""
     from gpushmem.kernels.flash_decode import TILE
 
     items, rows = plan._items
@@ -404,12 +404,13 @@ def decoded(plan):
         Pass(COPY, TILE * dim * item, HBM, 2 * tiles), widened,
         Pass(ELEMENTS, 4 * rows * (3 * TILE + dim), L2, tiles),
         Pass(SUM, 4 * N * plan.splits * rows * dim, L2, ceil(items / plan.splits / plan.blocks)),
+        Pass(ELEMENTS, fetched, L2, (scores + values) * tiles),
     )  # fmt: skip
     read = 2 * plan.batch * keys * plan.kv_heads * dim * item
     waits = ceil(N * plan.blocks / plan.threads)
     return Work(
-        plan.sends()[0], read, passes, 1, 1, 1, waits, steps=(scores + values) * tiles,
-        fetched=fetched, flops=4 * plan.batch * keys * plan.heads * plan.queries * dim,
+        plan.sends()[0], read, passes, 1, 1, 1, waits,
+        flops=4 * plan.batch * keys * plan.heads * plan.queries * dim,
     )  # fmt: skip
 
 
