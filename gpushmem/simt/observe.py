@@ -19,7 +19,6 @@ from gpushmem.simt.compiler.observer import (
     XOR,
     Observer,
     compiled_with,
-    current,
     observe,
     observe_also,
     unseen,
@@ -28,6 +27,6 @@ from gpushmem.simt.run.queue_observer import Work, witnessed_by
 
 __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "LOAD", "OR", "OTHER", "PLACE_BYTES", "RELAXED", "SET",
-    "STORE", "VALUED", "XOR", "Observer", "Work", "compiled_with", "current", "observe",
+    "STORE", "VALUED", "XOR", "Observer", "Work", "compiled_with", "observe",
     "observe_also", "unseen", "witnessed_by",
 ]  # fmt: skip
