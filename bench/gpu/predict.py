@@ -1,7 +1,7 @@
 """Predict the ready kernels on 8 GPUs, from machine code and formulas, without a GPU.
 
 python -m bench.gpu.predict               all; then python docs/make_tables.py
-python -m bench.gpu.predict KERNEL ...    those whose names begin so, printed only
+python -m bench.gpu.predict KERNEL ...    those whose names begin so; what is known of others stays
 
 A kernel's blocks go through pieces, one after the other; a piece is
 
@@ -646,16 +646,20 @@ def shown(row):
 
 
 def main(names):
-    data = {"machines": MACHINES, "code": [], "rows": []}
-    chosen = [n for n in plans.CASES if not names or n.startswith(tuple(names))]
-    for name in chosen:
+    """Predict all cases, or those that begin with these names; what is known of others stays."""
+    known = json.loads(RESULT.read_text())
+    data = {"machines": MACHINES, "code": known["code"], "rows": known["rows"]}
+    for name in plans.CASES:
+        if names and not name.startswith(tuple(names)):
+            continue
+        for what in ("code", "rows"):
+            data[what] = [row for row in data[what] if row["kernel"] != name]
         for machine in MACHINES:
             for dtype in plans.CASES[name].dtypes:
                 code, rows = predictions(name, dtype, machine)
                 data["code"].append(code)
                 data["rows"] += rows
                 print(*map(shown, rows), sep="\n", flush=True)
-    if not names:
         RESULT.write_text(written(data))
 
 
@@ -667,11 +671,18 @@ def written(data):
             return {name: digits(inner) for name, inner in value.items()}
         return float(f"{value:.4g}") if isinstance(value, float) else value
 
+    def order(row):
+        return place[row["kernel"]]
+
     def lines(rows):
         return ",\n".join(json.dumps(digits(row)) for row in rows)
 
+    place = {name: k for k, name in enumerate(plans.CASES)}
+    code, rows = (
+        lines(sorted((row for row in data[what] if row["kernel"] in place), key=order))
+        for what in ("code", "rows")
+    )
     machines = json.dumps(data["machines"], indent=1)
-    code, rows = lines(data["code"]), lines(data["rows"])
     return f'{{"machines": {machines},\n"code": [\n{code}\n],\n"rows": [\n{rows}\n]}}\n'
 
 
