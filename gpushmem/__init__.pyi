@@ -1246,6 +1246,20 @@ def gemm(dst: Array, a: Array, b: Array, accumulate: bool, *, stream: Any = None
 def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
     """As `gemm`, in kernels, by all threads of a block with the same arguments."""
 
+def gemm_scaled(dst: Array, a: Array, b: Array, scale_a: Array, scale_b: Array, accumulate: bool, *, stream: Any = None) -> None:
+    """Multiply 8-bit floats: `dst = scale_a * scale_b * (a @ b)`; `accumulate` adds to dst.
+
+    `a` (m, k) and `b` (k, n) are of float8_e4m3fn, `dst` (m, n) of float16, bfloat16 or float32:
+    memory this PE can load from. Both scales are of float32, and either one number each, or of
+    shape (m, 1) and (1, n), a number for each row of `a` and column of `b`, contiguous. Sums are
+    kept as float32, then scaled, and rounded once. k and n are multiples of 16, k from 16 on. The
+    elements of each row of `a` and `dst`, and of each column of `b`, are adjacent: `b` is `w.T` of
+    a `w` (n, k). These begin at multiples of 16 bytes. `ArgumentError` tells what is not so. On
+    GPUs cuBLASLt computes it (pip: nvidia-cublas), on those of compute capability 8.9 and up;
+    scales of rows and columns it has for 9.0 alone. On CPUs NumPy does. With `stream=` the arrays
+    are used in the stream's order; without, the product is there on return.
+    """
+
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
 

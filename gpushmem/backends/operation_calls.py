@@ -84,7 +84,9 @@ class Operation(KernelName, types.Callable):
 
 register_model(Operation)(OpaqueModel)
 
-HOST_ONLY = {"trace_range": "trace_range_start and trace_range_end"}
+HOST_ONLY = {
+    "trace_range": "trace_range_start and trace_range_end", "gemm_scaled": "gemm_block",
+}  # fmt: skip
 
 
 @register_attr

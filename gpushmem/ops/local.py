@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from gpushmem.ops.roles import (
+    CodeMatrix,
     Flag,
     Loaded,
     Matrix,
     RowNumbers,
     Rows,
+    ScaledProduct,
+    Scales,
     Stored,
     StoredRows,
     Sums,
@@ -94,4 +97,25 @@ def gemm(dst: Matrix, a: Matrix, b: Matrix, accumulate: Flag) -> None:
     16-bit floats are kept as float32. When threads of a block call, `dst` is visible to all of them
     on return, and what they wrote to `a` and `b` before is included only if they synchronised after
     writing. On CPUs OpenBLAS computes it, that of NumPy or SciPy.
+    """
+
+
+@declare(
+    reads("a"), reads("b"), reads("scale_a"), reads("scale_b"), writes("dst"), scopes=(HOST,)
+)  # fmt: skip
+def gemm_scaled(
+    dst: ScaledProduct, a: CodeMatrix, b: CodeMatrix, scale_a: Scales, scale_b: Scales,
+    accumulate: Flag,
+) -> None:  # fmt: skip
+    """Multiply 8-bit floats: `dst = scale_a * scale_b * (a @ b)`; `accumulate` adds to dst.
+
+    `a` (m, k) and `b` (k, n) are of float8_e4m3fn, `dst` (m, n) of float16, bfloat16 or float32:
+    memory this PE can load from. Both scales are of float32, and either one number each, or of
+    shape (m, 1) and (1, n), a number for each row of `a` and column of `b`, contiguous. Sums are
+    kept as float32, then scaled, and rounded once. k and n are multiples of 16, k from 16 on. The
+    elements of each row of `a` and `dst`, and of each column of `b`, are adjacent: `b` is `w.T` of
+    a `w` (n, k). These begin at multiples of 16 bytes. `ArgumentError` tells what is not so. On
+    GPUs cuBLASLt computes it (pip: nvidia-cublas), on those of compute capability 8.9 and up;
+    scales of rows and columns it has for 9.0 alone. On CPUs NumPy does. With `stream=` the arrays
+    are used in the stream's order; without, the product is there on return.
     """

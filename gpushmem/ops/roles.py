@@ -233,6 +233,24 @@ class Matrix(Array):
     moved, ndim, dtypes = True, 2, FLOATS
 
 
+class ScaledProduct(Matrix):
+    """The product of matrices that have scales."""
+
+    dtypes = ("float16", "bfloat16", "float32")
+
+
+class CodeMatrix(Array):
+    """8-bit floats, which have scales, in memory that the calling PE can load from."""
+
+    ndim, dtypes = 2, ("float8_e4m3fn",)
+
+
+class Scales(Array):
+    """What a matrix is multiplied by: one number for all of it, or one for each row or column."""
+
+    words, dtypes = "an array of scales", ("float32",)
+
+
 # --- values
 
 

@@ -148,3 +148,78 @@ def test_products_of_a_stream_follow_each_other(alone):
     shmem.gemm(dst, product, b, False, stream=stream)
     stream.synchronize()
     np.testing.assert_allclose(dst.numpy(), a.numpy() @ b.numpy() @ b.numpy(), rtol=1e-12)
+
+
+# --- 8-bit floats with scales
+
+
+def codes(rows, columns, seed):
+    return random((rows, columns), "float8_e4m3fn", seed)
+
+
+def scales_of(m, n, by_line):
+    shapes = ((m, 1), (1, n)) if by_line else ((1,), ())
+    made = [np.random.default_rng(k).uniform(0.5, 2, shape) for k, shape in enumerate(shapes)]
+    return [shmem.to_device(scale.astype("float32")) for scale in made]
+
+
+@pytest.mark.parametrize("by_line", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_8_bit_floats_with_scales(alone, dtype, by_line):
+    stream = shmem.stream()
+    for m, k, n in [(3, 32, 48), (1, 16, 16), (70, 64, 16), (0, 16, 16)]:
+        a, w, out = codes(m, k, 1), codes(n, k, 2), random((m, n + 16), dtype, 3)
+        given = a.numpy(), w.numpy().T, *(scales := scales_of(m, n, by_line))
+        left, right = (x.astype("float32") for x in given[:2])
+        factor = scales[0].numpy() * scales[1].numpy()
+        before, dst = out.numpy(), out[:, 8 : 8 + n]
+        for accumulate, where in [(False, None), (True, None), (True, stream)]:
+            start = dst.numpy().astype("float32")
+            shmem.gemm_scaled(dst, a, w.T, *scales, accumulate, stream=where)
+            stream.synchronize()
+            wanted = (left @ right) * factor + accumulate * start
+            scale = (abs(left) @ abs(right)) * factor + abs(start)
+            error = abs(dst.numpy().astype("float32") - wanted)
+            assert (error <= UNITS[dtype] * (k**0.5 + 2) * scale).all()
+        after = out.numpy()
+        before[:, 8 : 8 + n] = after[:, 8 : 8 + n]
+        np.testing.assert_array_equal(after, before)
+
+
+def test_what_cublaslt_does_not_take_of_8_bit_floats(alone):
+    m, k, n = 5, 32, 48
+    a, b, dst = codes(m, k, 1), codes(n, k, 2).T, random((m, n), "float32", 3)
+    one, wide = scales_of(m, n, False), codes(m, k + 16, 4)
+    rows = scales_of(m, n, True)
+    for given, says in [
+        ((dst, a[:, :24], b[:24], *one), "k is 24, n is 48: 8-bit floats .* multiples of 16"),
+        ((dst[:, :40], a, b[:, :40], *one), "k is 32, n is 40: 8-bit"),
+        ((dst, a[:, :0], b[:0], *one), "k not 0"),
+        ((dst, a, codes(k, n, 2), *one), r"b has strides of \(1, 48\) bytes, .* give w.T"),
+        ((dst, codes(k, m, 2).T, b, *one), r"a has strides of \(1, 5\) bytes, .* copy it"),
+        ((dst, wide[:, 8:40], b, *one), "a begins 8 bytes behind a multiple of 16, .* 48 bytes"),
+        ((dst, codes(m, k + 8, 4)[:, :32], b, *one), "a begins 0 bytes .* rows are 40 bytes apart"),
+        ((dst, a, b, rows[0], one[1]), r"scale_a has shape \(5, 1\), scale_b \(\); .*\(1, 48\)"),
+        ((dst, a, b, *(x.reshape(-1) for x in rows)), r"scale_a has shape \(5,\)"),
+        ((dst, a, b[:16], *one), "a is 5 x 32, b 16 x 48, dst 5 x 48"),
+        ((dst, a, dst, *one), "b must be an array of float8_e4m3fn, not an array of float32"),
+        (
+            (random((m, n), "float64", 3), a, b, *one),
+            "dst must be an array of float16, bfloat16, f",
+        ),
+        ((dst, a, b, one[0], dst[:1, :1].view("int32")), "scale_b must be an array of scales of f"),
+    ]:
+        with pytest.raises(shmem.ArgumentError, match=says):
+            shmem.gemm_scaled(*given, False)
+
+
+def test_8_bit_tensors(alone):
+    torch = pytest.importorskip("torch")
+    a, w = (torch.randn(16, 32).to(torch.float8_e4m3fn) for _ in range(2))
+    out, one = torch.empty(16, 16, dtype=torch.bfloat16), torch.ones(())
+    tensors = [shmem.register(x) for x in (out, a, w, one)]
+    dst, left, right, scale = tensors
+    shmem.gemm_scaled(dst, left, right.T, scale, scale, False)
+    torch.testing.assert_close(out, (a.float() @ w.float().T).to(torch.bfloat16))
+    for tensor in tensors:
+        shmem.unregister(tensor)

@@ -545,6 +545,36 @@ def test_products_are_cublaslts(me, n):
 
 
 @host.in_pes(1)
+def test_products_of_8_bit_floats_are_cublaslts(me, n):
+    from gpushmem.backends.nvshmem.gpu import cublaslt
+
+    rng = np.random.default_rng(6)
+    a, w = (shmem.to_device(rng.integers(-3, 4, (k, 32)).astype("float8_e4m3fn")) for k in (5, 16))
+    scales = [
+        [shmem.to_device((1.0 + np.arange(count)).astype("float32")) for count in counts]
+        for counts in ((1, 1), (5, 16))
+    ]
+    known = len(cublaslt.library()._made)
+    for stream in streams():
+        for dtype in ("float16", "bfloat16", "float32"):
+            out = shmem.full((5, 16), 5, dtype)
+            for of_a, of_b in scales:
+                for accumulate in (False, True):
+                    left, right = (x.numpy().astype("float64") for x in (a, w))
+                    factor = np.outer(of_a.numpy(), of_b.numpy())
+                    wanted = factor * (left @ right.T) + accumulate * out.numpy().astype("float64")
+                    driver.clear()
+                    shmem.gemm_scaled(
+                        out, a, w.T, of_a.reshape(-1, 1), of_b.reshape(1, -1), accumulate,
+                        stream=stream,
+                    )  # fmt: skip
+                    assert not driver.launches()
+                    assert (out.numpy() == wanted.astype(dtype)).all()
+    assert len(cublaslt.library()._made) == known + 1 + 2 * 3 * 4
+    shmem.gemm_scaled(out[:0], a[:0], w.T, *scales[0], False)
+
+
+@host.in_pes(1)
 def test_what_cublaslt_holds_is_bounded(me, n):
     from gpushmem.backends.nvshmem.gpu import cublaslt
     from gpushmem.runtime import current
@@ -554,7 +584,7 @@ def test_what_cublaslt_holds_is_bounded(me, n):
     streams, captured = [shmem.stream() for _ in range(2 * cublaslt.STREAMS)], []
     products._device.is_captured = captured.__contains__
     for k, stream in enumerate(streams):
-        captured[:] = [int(stream.handle)] * (k < 2)
+        captured[:] = [int(stream.__cuda_stream__()[1])] * (k < 2)
         shmem.gemm(out, a, a, True, stream=stream)
         assert len(products._workspaces) <= cublaslt.STREAMS
     assert len(products._of_graphs) == 2
@@ -582,3 +612,6 @@ def test_products_without_cublaslt_are_kernels(me, n):
     driver.clear()
     shmem.gemm(out, a, a, False)
     assert [launch.block for launch in driver.launches()] == [(256, 1, 1)]
+    codes, one = shmem.full((16, 16), 1, "float8_e4m3fn"), shmem.full(1, 1, "float32")
+    with pytest.raises(shmem.BackendUnavailable, match="pip install nvidia-cublas"):
+        shmem.gemm_scaled(shmem.full((16, 16), 1, "float32"), codes, codes.T, one, one, False)

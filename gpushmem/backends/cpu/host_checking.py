@@ -152,8 +152,10 @@ class Recorder(ProcessRecorder, Reader):
                 stride = arguments.get(f"{effect.array}_stride", 1) if strided else 1
                 words = (
                     k, address_of(array), nbytes_of(effect, arguments),
-                    stride * array.itemsize, array.itemsize,
+                    stride * array.itemsize, array.itemsize, 0,
                 )  # fmt: skip
+                if op.arrays[effect.array].ndim == 2:
+                    words = _of_matrix(k, array)
                 self._log.append(EFFECT, launch, site, words, clock=1)
         try:
             result = run()
@@ -278,6 +280,13 @@ class Recorder(ProcessRecorder, Reader):
     def close(self) -> None:
         self.end()
         of_pe.clear()
+
+
+def _of_matrix(k: int, array: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """The words of an effect on a matrix, as of a kernel's."""
+    (rows, columns), (pitch, stride), item = array.shape, array.strides, array.itemsize
+    nbytes = columns * item if rows else 0
+    return k + (rows << 8), address_of(array), nbytes, stride, item, pitch
 
 
 def _pieces(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, int]]:

@@ -32,6 +32,7 @@ from gpushmem.backends.host.host_kernels import (
     copy_from,
     copy_strided,
     copy_to,
+    multiply_scaled,
     nbytes_of,
 )
 from gpushmem.backends.operation_errors import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
@@ -96,6 +97,7 @@ class Inline:
             "flush": lambda: None,  # they are complete on return
             "quiet": lambda: None,
             "ask_smem": ask_smem,
+            "gemm_scaled": multiply_scaled,
             "barrier_all": partial(barrier.join, "barrier"),
             "sync_all": partial(barrier.join, "sync"),
             "peer_array": self._peer_array,

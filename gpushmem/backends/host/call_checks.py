@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
+CODES_AT_ONCE = 16  # 8-bit floats
 
 Given = dict[str, Any]
 
@@ -132,10 +133,14 @@ def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
     return number
 
 
-def check_product(name: str, dst: Any, a: Any, b: Any) -> None:
-    """Raise unless three matrices fit each other, with strides that a product can have."""
+def check_product(name: str, dst: Any, a: Any, b: Any, *scales: Any) -> None:
+    """Raise unless three matrices fit each other, with strides that a product can have.
+
+    With `scales`, of a and b, these are 8-bit floats.
+    """
     dst, a, b = map(_layout, (dst, a, b))
-    if {x.ndim for x in (dst, a, b)} != {2} or {x.dtype for x in (a, b)} != {dst.dtype}:
+    differ = not scales and {x.dtype for x in (a, b)} != {dst.dtype}
+    if {x.ndim for x in (dst, a, b)} != {2} or differ:
         said = ", ".join(f"{x.dtype} of shape {x.shape}" for x in (dst, a, b))
         raise ArgumentTypeError(f"{name}: dst, a and b must be matrices of one dtype, not {said}")
     if (a.shape[0], b.shape[1], a.shape[1]) != (*dst.shape, b.shape[0]):
@@ -144,6 +149,44 @@ def check_product(name: str, dst: Any, a: Any, b: Any) -> None:
     for matrix, turned in (dst, False), (a, True), (b, True):
         if not (by_rows(matrix) or (turned and by_rows(matrix.T))):
             raise error_of(NOT_BY_ROWS, name, *matrix.strides, 0, 0)
+    if scales:
+        _check_codes(name, dst, a, b)
+        _check_scales(name, *dst.shape, *map(_layout, scales))
+
+
+def _check_codes(name: str, dst: Any, a: Any, b: Any) -> None:
+    """Raise for what cuBLASLt does not take of 8-bit floats."""
+    (k, n), least = b.shape, CODES_AT_ONCE
+    if k % least or n % least or not k:
+        raise ArgumentError(
+            f"{name}: k is {k}, n is {n}: 8-bit floats are multiplied {least} at a time, so both "
+            f"must be multiples of {least}, k not 0"
+        )
+    for which, matrix in ("dst", dst), ("a", a), ("b", b.T):
+        lines = "columns" if which == "b" else "rows"
+        if not by_rows(matrix):
+            raise ArgumentError(
+                f"{name}: {which} has strides of {matrix.strides} bytes, of {which}.T: of 8-bit "
+                f"floats {lines} of {which} are adjacent elements: "
+                + ("give w.T, w being (n, k) and contiguous" if which == "b" else "copy it")
+            )
+        address, step = matrix.ctypes.data, matrix.strides[0] if len(matrix) > 1 else 0
+        if matrix.size and (address % least or step % least):
+            raise ArgumentError(
+                f"{name}: {which} begins {address % least} bytes behind a multiple of {least}, and "
+                f"its {lines} are {step} bytes apart; both must be multiples of {least}"
+            )
+
+
+def _check_scales(name: str, m: int, n: int, scale_a: Any, scale_b: Any) -> None:
+    """Raise unless there is one each, or one for each row and column."""
+    by_line = (scale_a.shape, scale_b.shape) == ((m, 1), (1, n))
+    dense = scale_a.flags.c_contiguous and scale_b.flags.c_contiguous
+    if not (scale_a.size == scale_b.size == 1 or (by_line and dense)):
+        raise ArgumentError(
+            f"{name}: scale_a has shape {scale_a.shape}, scale_b {scale_b.shape}; they must be one "
+            f"number each, or contiguous and {(m, 1)} and {(1, n)}"
+        )
 
 
 def by_rows(matrix: Any) -> bool:

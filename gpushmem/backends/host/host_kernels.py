@@ -109,6 +109,17 @@ def ask_smem(amount: int) -> int:
     return SMEM_BYTES[amount]
 
 
+def multiply_scaled(
+    dst: Array, a: Array, b: Array, scale_a: Array, scale_b: Array, accumulate: bool
+) -> None:
+    """The host's `gemm_scaled`, in host memory."""
+    one = np.float32
+    product = a.astype(one) @ b.astype(one)
+    for scale in (scale_a, scale_b):
+        product *= scale.reshape(1, 1) if scale.size == 1 else scale
+    dst[...] = dst.astype(one) + product if accumulate else product
+
+
 # --- copies in host memory; `target` and `source` are the remote elements
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.host.call_checks import not_symmetric
-from gpushmem.backends.host.host_kernels import ask_smem, copy_strided
+from gpushmem.backends.host.host_kernels import ask_smem, copy_strided, multiply_scaled
 from gpushmem.backends.null.teams import Teams
 from gpushmem.backends.operation_errors import EMPTY, TOO_SHORT, UNALIGNED, error_of
 from gpushmem.errors import Deadlock
@@ -314,6 +314,7 @@ OPERATIONS: dict[str, Operation] = {
     "pe_accessible": lambda here, pe: pe == 0,
     "ask_smem": lambda here, amount: ask_smem(amount),
     "put": put, "get": get, "p": p, "g": g, "gemm": gemm,
+    "gemm_scaled": lambda here, **given: multiply_scaled(**given),
     **dict.fromkeys(("iput", "iget", "alltoalls"), strided),
     "peer_array": peer_array, "multicast_array": multicast_array,
     "atomic_compare_swap": atomic_compare_swap, **_atomics(),

@@ -22,7 +22,7 @@ from gpushmem.backends.nvshmem.gpu import cublaslt
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
-from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.errors import ArgumentError, BackendUnavailable, ShmemError
 from gpushmem.ops import OPS, Op
 from gpushmem.ops.roles import Value, Wanted
 
@@ -80,6 +80,7 @@ class HostCalls:
             "reduce": self._reduce,
             "reducescatter": self._reducescatter,
             "gemm": self._products.multiply,
+            "gemm_scaled": self._products.multiply,
         }
 
     def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
@@ -139,6 +140,10 @@ class HostCalls:
         if op.base == "gemm":
             empty = not (given["a"].size and given["b"].size)
             return None if empty or cublaslt.library() is None else self._queued["gemm"]
+        if op.base == "gemm_scaled" and cublaslt.library() is None:
+            raise BackendUnavailable(
+                f"{op.name}: on GPUs cuBLASLt multiplies 8-bit floats: pip install nvidia-cublas"
+            )
         if op.base in BY_SIZE and not given["src"].size:
             return None
         return self._queued.get(op.base)

@@ -12,8 +12,12 @@ import numpy as np
 
 from tests.nvshmem.emulation.stream_ops import device_bytes, on_stream
 
-TYPES = {2: np.float16, 14: ml_dtypes.bfloat16, 0: np.float32, 1: np.float64}
-SIZES = {"MatmulDesc": {3: 4, 4: 4}, "MatmulPreference": {1: 8, 5: 4, 6: 4, 7: 4, 8: 4}}
+CODES = ml_dtypes.float8_e4m3fn
+TYPES = {28: CODES, 2: np.float16, 14: ml_dtypes.bfloat16, 0: np.float32, 1: np.float64}
+SIZES = {
+    "MatmulDesc": {3: 4, 4: 4, 17: 8, 18: 8, 31: 4, 32: 4},
+    "MatmulPreference": {1: 8, 5: 4, 6: 4, 7: 4, 8: 4},
+}
 MOST = 4 << 20  # bytes of a workspace that a product may take
 
 
@@ -71,6 +75,12 @@ class Library:
         most = self._made[preference.value]
         if min(most[at] for at in (5, 6, 7, 8)) < 2 or most[1] < MOST:
             return 15
+        how, codes = self._made[operation.value], [self._made[x.value] for x in (a, b)]
+        if codes[0]["dtype"] == CODES:
+            turned = how.get(3) and not how.get(4)
+            aligned = min(most[5], most[6]) >= 16 and not any(x["lead"] % 16 for x in codes)
+            if not turned or not aligned or (how[31], how[32]) not in ((0, 0), (3, 3)):
+                return 15
         found._obj.algorithm[0] = most[5] << 16 | most[6]
         found._obj.workspace, number._obj.value = MOST, 1
         return 0
@@ -86,17 +96,25 @@ class Library:
             if address.value % power:
                 return 7
         one, start = alpha._obj.value, beta._obj.value
+        scales = [_scale(how, k, size) for k, size in enumerate(sums["shape"]) if 17 + k in how]
 
         def action():
             x = _matrix(a.value, left).astype("float64")
             y = _matrix(b.value, right).astype("float64")
             to = _matrix(d.value, sums)
-            product = one * ((x.T if how.get(3) else x) @ (y.T if how.get(4) else y))
+            factor = one if not scales else one * scales[0][:, None] * scales[1]
+            product = factor * ((x.T if how.get(3) else x) @ (y.T if how.get(4) else y))
             to[...] = product + (start * to.astype("float64") if start else 0)
 
         self.products.append((sums["dtype"], *sums["shape"]))
         on_stream(stream.value, action)
         return 0
+
+
+def _scale(how, which, size):
+    """Those of the matrix a or b, in which `size` lines are multiplied."""
+    count = size if how[31 + which] == 3 else 1
+    return device_bytes(how[17 + which], 4 * count, "scale").view("float32")
 
 
 def _matrix(address, layout):

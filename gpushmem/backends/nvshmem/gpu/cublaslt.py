@@ -35,7 +35,8 @@ KEPT, STREAMS = 1024, 8  # descriptions of products; workspaces that no graph ha
 TRANSPOSE_A, TRANSPOSE_B, TRANSPOSED = 3, 4, 1
 MAX_WORKSPACE, ALIGNMENT_A = 1, 5  # preferences; the alignments of b, c and d follow that of a
 R_32F, COMPUTE_32F, R_64F, COMPUTE_64F = 0, 68, 1, 70
-TYPES = {"float16": 2, "bfloat16": 14, "float32": R_32F, "float64": R_64F}
+SCALES, SCALE_MODES, ONE, OF_LINES = (17, 18), (31, 32), 0, 3
+TYPES = {"float8_e4m3fn": 28, "float16": 2, "bfloat16": 14, "float32": R_32F, "float64": R_64F}
 
 
 class Found(ctypes.Structure):
@@ -77,21 +78,29 @@ class Products:
         self._workspaces: dict[int, GpuArray] = {}  # by stream, the one used last at the end
         self._of_graphs: dict[int, GpuArray] = {}
 
-    def multiply(self, stream: int, dst: Any, a: Any, b: Any, accumulate: bool) -> None:
-        """Queue `dst = a @ b`, or `dst += a @ b`; no axis is empty."""
-        key = _described(dst), _described(a), _described(b)
+    def multiply(
+        self, stream: int, dst: Any, a: Any, b: Any, accumulate: bool, scale_a: Any = None,
+        scale_b: Any = None,
+    ) -> None:  # fmt: skip
+        """Queue `dst = a @ b`, or `dst += a @ b`; no axis is empty, but dst's of `gemm_scaled`."""
+        if not dst.size:
+            return
+        scales = () if scale_a is None else (scale_b, scale_a)  # of the transposed problem
+        key = _described(dst), _described(a), _described(b), sum(x.size for x in scales) > 2
         if key in self._known:
-            self._queue(stream, self._known[key], dst, a, b, accumulate)
+            self._queue(stream, self._known[key], dst, a, b, accumulate, scales)
             return
         if len(self._known) >= KEPT:
             _forget(self._known.pop(next(iter(self._known))))
         with self._device.loading("gemm"):  # of cuBLASLt's kernel
-            self._known[key] = self._find(dst.dtype.name, *key)
-            self._queue(stream, self._known[key], dst, a, b, accumulate)
+            self._known[key] = self._find(scales, *key)
+            self._queue(stream, self._known[key], dst, a, b, accumulate, scales)
 
     def _queue(
-        self, stream: int, product: Product, dst: Any, a: Any, b: Any, accumulate: bool
-    ) -> None:
+        self, stream: int, product: Product, dst: Any, a: Any, b: Any, accumulate: bool,
+        scales: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        _set_scales(product.operation, scales)
         workspace = self._workspace(stream)
         one, start = product.scalar(1), product.scalar(accumulate)
         left, right, sums = product.layouts
@@ -115,20 +124,25 @@ class Products:
                 del self._workspaces[next(iter(self._workspaces))]
         return workspace
 
-    def _find(self, dtype: str, dst: Described, a: Described, b: Described) -> Product:
+    def _find(
+        self, scales: tuple[Any, ...], dst: Described, a: Described, b: Described, of_lines: bool
+    ) -> Product:
         if self._handle is None:
             self._handle = _made("Create")
-        wide = dtype == "float64"
+        wide = dst.dtype == "float64"
         operation = _made("MatmulDescCreate", COMPUTE_64F if wide else COMPUTE_32F, R_64F * wide)
         layouts, preference = [], _made("MatmulPreferenceCreate")
+        _set_scales(operation, scales)
+        for mode in SCALE_MODES[: len(scales)]:
+            _set("MatmulDesc", operation, mode, c_int32(OF_LINES if of_lines else ONE))
         for at, matrix in enumerate((b, a, dst)):
             if not matrix.by_rows:
                 value = c_int32(TRANSPOSED)
                 _set("MatmulDesc", operation, TRANSPOSE_A + at, value)
             columns, rows = matrix.sizes
             layouts.append(
-                _made("MatrixLayoutCreate", TYPES[dtype], c_uint64(rows), c_uint64(columns),
-                      c_int64(matrix.lead))
+                _made("MatrixLayoutCreate", TYPES[matrix.dtype], c_uint64(rows),
+                      c_uint64(columns), c_int64(matrix.lead))
             )  # fmt: skip
         for at, matrix in enumerate((b, a, dst, dst)):
             _set("MatmulPreference", preference, ALIGNMENT_A + at, c_uint32(matrix.aligned))
@@ -158,6 +172,12 @@ def _described(matrix: Any) -> Described:
     aligned = min((matrix.address | MOST_ALIGNED) & -(matrix.address | MOST_ALIGNED), MOST_ALIGNED)
     lead = step // matrix.dtype.itemsize if count > 1 else length
     return Described(rows, (count, length), lead, aligned, matrix.dtype.name)
+
+
+def _set_scales(operation: handle, scales: tuple[Any, ...]) -> None:
+    """Tell where the scales are; cuBLASLt's calls take their addresses with them."""
+    for attribute, scale in zip(SCALES, scales, strict=False):
+        _set("MatmulDesc", operation, attribute, handle(scale.address))
 
 
 def _forget(product: Product) -> None:
