@@ -16,7 +16,7 @@ from gpushmem.errors import (
     ShmemError,
 )
 
-__all__ = ["INT64", "integer", "public", "shown", "taking"]
+__all__ = ["INT64", "by_rows", "integer", "public", "shown", "taking"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 INT64 = -(2**63), 2**63 - 1
@@ -101,3 +101,10 @@ def shown(value: Any) -> str:
     except Exception:  # noqa: BLE001  (the object's own methods may raise anything)
         return kind
     return text if len(text) <= LONGEST and "\n" not in text else kind
+
+
+def by_rows(matrix: Any) -> bool:
+    """Whether it consists of rows that do not overlap, of adjacent elements."""
+    (m, n), (down, across), size = matrix.shape, matrix.strides, matrix.dtype.itemsize
+    apart = m < 2 or (down >= n * size and down % size == 0)
+    return not m * n or (apart and (n < 2 or across == size))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem.arguments import by_rows
 from gpushmem.backends.operation_errors import (
     BAD_COMPARISON,
     BAD_PE,
@@ -31,7 +32,6 @@ from gpushmem.errors import ArgumentError, ArgumentTypeError, SymmetryError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op, roles
 
 __all__ = [
-    "by_rows",
     "check",
     "check_buffer",
     "check_contiguous",
@@ -187,13 +187,6 @@ def _check_scales(name: str, m: int, n: int, scale_a: Any, scale_b: Any) -> None
             f"{name}: scale_a has shape {scale_a.shape}, scale_b {scale_b.shape}; they must be one "
             f"number each, or contiguous and {(m, 1)} and {(1, n)}"
         )
-
-
-def by_rows(matrix: Any) -> bool:
-    """Whether it consists of rows that do not overlap, of adjacent elements."""
-    (m, n), (down, across), size = matrix.shape, matrix.strides, matrix.dtype.itemsize
-    apart = m < 2 or (down >= n * size and down % size == 0)
-    return not m * n or (apart and (n < 2 or across == size))
 
 
 def check_pe(name: str, pe: Any, n_pes: int) -> None:

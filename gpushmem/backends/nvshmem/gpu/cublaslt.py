@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpushmem.arguments import by_rows
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray
 from gpushmem.backends.nvshmem.gpu.device import Device
-from gpushmem.backends.host.call_checks import by_rows
 from gpushmem.errors import ShmemError
 
 __all__ = ["Products", "library"]
