@@ -254,10 +254,13 @@ class Gemm(Plan):
     def __init__(
         self, m: int, n: int, k: int, dtype: Any, team: Any, *, tile: tuple[int, int] | None,
         method: str | None, products: int, blocks: int | None, threads: int | None,
+        out_dtype: Any = None,
     ) -> None:  # fmt: skip
         name, tuning = type(self).__name__, shmem.tuning()
         most = tuning.kernel_products
         by_size = "kernel" if tile or most is None or products <= most else "library"
+        if out_dtype is not None:  # of 8-bit floats
+            by_size = "library"
         self.method = by_size if method is None else method
         if self.method not in METHODS:
             raise shmem.ArgumentError(
@@ -266,9 +269,11 @@ class Gemm(Plan):
         self.moves = self.method == "library"  # sums, when it has multiplied
         super().__init__(team, blocks=blocks, threads=threads)
         self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
-        if self.dtype.name not in DTYPES:
+        self.out_dtype = self.dtype if out_dtype is None else np.dtype(out_dtype)
+        allowed = DTYPES if out_dtype is None else (CODES,)
+        if self.dtype.name not in allowed:
             raise shmem.ArgumentError(
-                f"{name}: dtype is {self.dtype}; it can be {', '.join(DTYPES)}"
+                f"{name}: dtype is {self.dtype}; it can be {', '.join(allowed)}"
             )
         if min(m, n, k) < 0:
             raise shmem.ArgumentError(f"{name}: m, n, k are {m}, {n}, {k}; they cannot be negative")
@@ -286,9 +291,10 @@ class Gemm(Plan):
         """Raise `ArgumentError` unless a, b and out are of `rows`, k and `rows_out` rows."""
         self.expect("a", a, (rows, self.k), self.dtype)
         self.expect("b", b, (self.k, self.n), self.dtype)
-        self.expect("out", out, (rows_out, self.n), self.dtype)
+        self.expect("out", out, (rows_out, self.n), self.out_dtype)
 
 
+CODES, OF_CODES = "float8_e4m3fn", ("float16", "bfloat16", "float32")
 DTYPES = "float16", "bfloat16", "float32", "float64"
 METHODS = "kernel", "library"
 
@@ -306,24 +312,49 @@ class AllGatherGemm(Gemm):
     as many as divide P. Both are the
     same on all PEs. The workspace is 2 P m k elements, of "library" P m k. Other strides of `a` are
     refused when the kernel is compiled.
+
+    With `out_dtype`, float16, bfloat16 or float32, `dtype` is float8_e4m3fn and the method
+    "library": a and b are 8-bit floats, as in `gemm_scaled`, and travel as such; calls have
+    `scale_a=` and `scale_b=`, of float32. These are one number each, `scale_a` the same on all PEs;
+    with `row_scales` of shape (m, 1) and (1, n), and those of a's rows travel, too.
     """
 
     def __init__(
         self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         tile: tuple[int, int] | None = None, method: str | None = None, blocks: int | None = None,
-        threads: int | None = None,
+        threads: int | None = None, out_dtype: Any = None, row_scales: bool = False,
     ) -> None:  # fmt: skip
         products = max(team.n_pes, 1) * m * n * k
         super().__init__(
             m, n, k, dtype, team, tile=tile, method=method, products=products, blocks=blocks,
-            threads=threads,
+            threads=threads, out_dtype=out_dtype,
         )  # fmt: skip
+        self.row_scales = row_scales
+        self._check_codes(out_dtype is not None)
         self._beside: GatherBeside | None = None
         if self.method == "library":
             self.groups = self._together(tile)
             self._beside = GatherBeside(self)
         else:
             self._prepare(m, n, k)
+
+    def _check_codes(self, codes: bool) -> None:
+        """Raise for what 8-bit floats, or others, do not have."""
+        if codes and (self.method != "library" or self.out_dtype.name not in OF_CODES):
+            raise shmem.ArgumentError(
+                f"AllGatherGemm: method is {self.method!r}, out_dtype {self.out_dtype}; of 8-bit "
+                f"floats these are 'library', and one of {', '.join(OF_CODES)}"
+            )
+        if codes and (self.n % 16 or self.k % 16 or not self.k):
+            raise shmem.ArgumentError(
+                f"AllGatherGemm: n is {self.n}, k is {self.k}; of 8-bit floats both are multiples "
+                "of 16, and k is not 0"
+            )
+        if self.row_scales and not codes:
+            raise shmem.ArgumentError(
+                f"AllGatherGemm: row_scales are of 8-bit floats, which have an out_dtype; dtype is "
+                f"{self.dtype}"
+            )
 
     def _together(self, tile: tuple[int, int] | None) -> tuple[int, ...]:
         """How many shards the library multiplies together, at each time."""
@@ -356,25 +387,44 @@ class AllGatherGemm(Gemm):
         rows = self.tuning.product_rows
         return (max(self.m, rows), max(self.n, 1)) if rows else self.tuning.tile
 
-    def __call__(self, a: Any, b: Any, *, out: Any, gathered: Any = None, stream: Any = 0) -> None:
+    def __call__(
+        self, a: Any, b: Any, *, out: Any, gathered: Any = None, scale_a: Any = None,
+        scale_b: Any = None, stream: Any = 0,
+    ) -> None:  # fmt: skip
         """Set `out` to the product, and `gathered` to all rows; asynchronous, in `stream`'s order.
 
-        When its turn on the stream is over both are there, and `a` and `b` may be changed. Raises
-        `ArgumentError` if a shape or dtype is not the plan's.
+        When its turn on the stream is over both are there, and `a` and `b` and the scales may be
+        changed. Raises `ArgumentError` if a shape or dtype is not the plan's.
         """
         self.expect_all(a, b, out, self.m, self.n_pes * self.m)
         if gathered is not None:
             self.expect("gathered", gathered, (self.n_pes * self.m, self.k), self.dtype)
         if self._beside is not None:
-            self._beside(a, b, out, gathered, stream)
+            self._beside(a, b, out, gathered, self._scales(scale_a, scale_b), stream)
             return
+        self._scales(scale_a, scale_b)
         whole = self._no_rows if gathered is None else gathered
         self.launch(all_gather_gemm, stream, a, b, out, whole, *self._workspace, *self._sizes)
+
+    def _scales(self, scale_a: Any, scale_b: Any) -> tuple[Any, ...]:
+        """Those of a call, if it has to have any; raises `ArgumentError` unless they fit."""
+        given = {"scale_a": scale_a, "scale_b": scale_b}
+        if self.out_dtype == self.dtype:
+            for name, scale in given.items():
+                if scale is not None:
+                    raise shmem.ArgumentError(f"AllGatherGemm: {name}: {self.dtype} has no scales")
+            return ()
+        for (name, scale), shape in zip(given.items(), ((self.m, 1), (1, self.n)), strict=True):
+            if scale is None:
+                raise shmem.ArgumentError(f"AllGatherGemm: {name} is missing: 8-bit floats have it")
+            one = () if tuple(scale.shape) == () else (1,)
+            self.expect(name, scale, shape if self.row_scales else one, np.dtype(np.float32))
+        return scale_a, scale_b
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends to others in a call."""
         others = self.n_pes - 1
-        nbytes = others * self.m * self.k * self.dtype.itemsize
+        nbytes = others * self.m * (self.k * self.dtype.itemsize + 4 * self.row_scales)
         return nbytes, self._beside.messages if self._beside else others * self.tiles
 
 

@@ -71,10 +71,11 @@ def came(arrived, team, epochs):
 
 @shmem.jit
 def took(arrived, taken, team, epochs):
-    """Tell the others that their boxes can be filled again; one block. `arrived` (n,)."""
+    """Tell the others that their boxes can be filled again; one block. `arrived` (n, each)."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
-        shmem.signal_op(arrived[(me + k) % n :], 0, shmem.SIGNAL_SET, shmem.my_pe())
+        for i in range(arrived.shape[1]):
+            shmem.signal_op(arrived[(me + k) % n, i:], 0, shmem.SIGNAL_SET, shmem.my_pe())
     complete()
     for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):
         shmem.signal_op(taken, 1, shmem.SIGNAL_ADD, member(team, (me + k) % n))
@@ -133,14 +134,18 @@ def shards_together(
 
 
 class Beside:
-    """A plan's second stream, boxes for one part of each PE, and their signals."""
+    """A plan's second stream, boxes for one part of each PE, and their signals.
 
-    def __init__(self, plan: Any, part: int) -> None:
+    A part comes with `each` messages, of which each has a signal.
+    """
+
+    def __init__(self, plan: Any, part: int, each: int = 1) -> None:
         self.plan, self.n, self.me = plan, plan.n_pes, plan.my_pe
         self._stream = shmem.stream(-1, nonblocking=True)
         self._inbox = plan.memory(self.n, part, dtype=plan.dtype)
-        self._arrived, self._taken = (plan.memory(k, dtype="uint64") for k in (self.n, 1))
-        self._mine, self._signal = self._inbox[self.me], self._arrived[self.me : self.me + 1]
+        self._arrived = plan.memory(self.n, each, dtype="uint64")
+        self._taken = plan.memory(1, dtype="uint64")
+        self._mine, self._signal = self._inbox[self.me], self._arrived[self.me]
         self._signal.copy_from(1)  # and stays so, on this PE
         self._taken.copy_from(self.n - 1)
         self._every = plan.epochs()  # which kernels of a plan have, and none here counts
@@ -149,7 +154,7 @@ class Beside:
     @property
     def messages(self) -> int:
         """How many this PE sends in a call."""
-        return self.n - 1
+        return (self.n - 1) * self._arrived.shape[1]
 
     @contextmanager
     def _both(self, stream: Any) -> Iterator[None]:
@@ -163,11 +168,11 @@ class Beside:
             self._step(stream, took, self._arrived, self._taken)
             shmem.wait_stream(stream, self._stream)
 
-    def _send(self, box: Any, part: Any, to: int) -> None:
-        """Send a part to a box on a member, on the second stream."""
+    def _send(self, box: Any, part: Any, to: int, which: int = 0) -> None:
+        """Send a part to a box on a member, on the second stream; its signal is number `which`."""
         pe = self.plan.team.translate_pe(to, shmem.TEAM_WORLD)
         shmem.put_signal(
-            box, part, self._signal, 1, shmem.SIGNAL_SET, pe, stream=self._stream
+            box, part, self._signal[which:], 1, shmem.SIGNAL_SET, pe, stream=self._stream
         )  # fmt: skip
 
     def _grid(self, stream: Any, kernel: Any, *args: Any) -> None:
@@ -196,33 +201,59 @@ class Beside:
 
 
 class GatherBeside(Beside):
-    """What `AllGatherGemm` does with the library: shards in `plan.groups`."""
+    """What `AllGatherGemm` does with the library: shards in `plan.groups`.
+
+    The scales of rows, if there are, come in boxes of their own.
+    """
 
     def __init__(self, plan: Any) -> None:
-        super().__init__(plan, plan.m * plan.k)
+        super().__init__(plan, plan.m * plan.k, 1 + plan.row_scales)
         self._order = list(self._groups(1))
         shards = [self._inbox[first : first + size] for first, size in self._order]
         self._factors = [x.reshape(x.shape[0] * plan.m, plan.k) for x in shards]
-        self._signals = [self._arrived[first : first + size] for first, size in self._order]
+        signals = [self._arrived[first : first + size] for first, size in self._order]
+        self._signals = [x.reshape(-1) for x in signals]
+        if plan.row_scales:
+            self._scales = plan.memory(self.n, plan.m, dtype="float32")
+            scales = [self._scales[first : first + size] for first, size in self._order]
+            self._scales_of = [x.reshape(-1, 1) for x in scales]
         self._all = self._inbox.reshape(-1)
 
-    def __call__(self, a: Any, b: Any, out: Any, gathered: Any, stream: Any) -> None:
-        """Queue the call; `gathered` is None if it is not wanted."""
+    def __call__(
+        self, a: Any, b: Any, out: Any, gathered: Any, scales: tuple[Any, ...], stream: Any
+    ) -> None:
+        """Queue the call; `gathered` is None if it is not wanted, `scales` of a and b, or none."""
         plan, alone = self.plan, self._order[0][1] == 1
         a, b, out = map(plan.on_device, ("a", "b", "out"), (a, b, out))
+        scales = tuple(map(plan.on_device, ("scale_a", "scale_b"), scales))
+        sent = [(self._mine, plan.flat(a))]
+        if plan.row_scales:
+            sent.append((self._scales[self.me], plan.flat(scales[0])))
         outs = self._in_parts(out, [(k * plan.m, size * plan.m) for k, size in self._order])
-        flat = plan.flat(a)
         with self._both(stream):
             for to in self.receivers():
-                self._send(self._mine, flat, to)
+                for which, (box, part) in enumerate(sent):
+                    self._send(box, part, to, which)
             if not alone or gathered is not None:
-                self._grid(stream, copy_all, self._mine, flat)
+                for box, part in sent:
+                    self._grid(stream, copy_all, box, part)
             for k, (part, factor) in enumerate(zip(outs, self._factors, strict=True)):
                 if k > 0 or not alone:
                     self._step(stream, came, self._signals[k])
-                shmem.gemm(part, factor if k > 0 or not alone else a, b, False, stream=stream)
+                own = alone and k == 0
+                self._multiply(part, a if own else factor, b, scales, k, own, stream)
             if gathered is not None:
                 self._grid(stream, copy_all, plan.flat(gathered), self._all)
+
+    def _multiply(
+        self, out: Any, a: Any, b: Any, scales: tuple[Any, ...], k: int, own: bool, stream: Any
+    ) -> None:
+        """Multiply group k, or this PE's `own` shard."""
+        if not scales:
+            shmem.gemm(out, a, b, False, stream=stream)
+            return
+        of_a = scales[0] if own or not self.plan.row_scales else self._scales_of[k]
+        shmem.gemm_scaled(out, a, b, of_a, scales[1], False, stream=stream)
 
     def _groups(self, step: int) -> Iterator[tuple[int, int]]:
         """First shard and size of each group, in the order in which this PE multiplies them.
@@ -253,6 +284,7 @@ class ScatterBeside(Beside):
     def __init__(self, plan: Any) -> None:
         share, n = plan.share, plan.n
         super().__init__(plan, share * n)
+        self._all_arrived = self._arrived.reshape(-1)
         heights = [max(0, min(share, plan.rows - pe * share)) for pe in range(self.n)]
         self._size = share * n
         products = plan.sendable(shmem.device_array((self.n, self._size), plan.dtype))
@@ -296,7 +328,7 @@ class ScatterBeside(Beside):
                     shmem.wait_stream(self._stream, stream)
                     box, part = self._parcels[owner]
                     self._send(box, part, owner)
-            self._step(stream, came, self._arrived)
+            self._step(stream, came, self._all_arrived)
             self._grid(stream, sum_chunk, mine, self._inbox)
 
 

@@ -292,6 +292,95 @@ def test_products_of_the_library_in_a_graph(run_pes):
     run_pes(body, 3)
 
 
+def codes(pe, rows, columns, rows_have_scales):
+    """8-bit floats, and their scales."""
+    rng = np.random.default_rng([1000 * pe, rows, columns])
+    made = rng.normal(size=(rows, columns)).astype("float8_e4m3fn")
+    shape = (rows, 1) if rows_have_scales else (1,)
+    return made, rng.uniform(0.5, 2, shape).astype("float32")
+
+
+@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(4, marks=pytest.mark.sweep)])
+def test_8_bit_floats_are_gathered_as_such(run_pes, n_pes):
+    def body(n_pes):
+        shmem.init()
+        me, (m, n, k) = shmem.my_pe(), (5, 32, 48)
+        cases = [
+            (False, None, "bfloat16"), (True, None, "bfloat16"),
+            (True, (n_pes * m, 1), "float32"), (False, (n_pes * m, 1), "float16"),
+        ]  # fmt: skip
+        for by_row, tile, dtype in cases:
+            shards = [codes(pe, m, k, by_row) for pe in range(n_pes)]
+            w, of_w = codes(100 + me, n, k, by_row)
+            a, b, out = to_send(shards[me][0]), shmem.to_device(w).T, poisoned(n_pes * m, n, dtype)
+            of_a = to_send(shards[me if by_row else 0][1])
+            of_b = shmem.to_device(of_w.T.copy())
+            whole = poisoned(n_pes * m, k, "float8_e4m3fn") if tile or dtype == "bfloat16" else None
+            sizes = {"m": m, "n": n, "k": k, "dtype": "float8_e4m3fn", "out_dtype": dtype}
+            with AllGatherGemm(**sizes, row_scales=by_row, tile=tile) as plan:
+                for _ in range(3):
+                    plan(a, b, out=out, gathered=whole, scale_a=of_a, scale_b=of_b)
+                others = n_pes - 1
+                assert plan.sends() == (others * m * (k + 4 * by_row), others * (1 + by_row))
+                got = out.numpy().astype("float32")
+            every = np.concatenate([x for x, _ in shards])
+            if whole is not None:
+                assert (whole.numpy() == every).all()
+            scales = np.concatenate([x for _, x in shards]) if by_row else shards[0][1]
+            factor = scales * of_w.T
+            left, right = every.astype("float32"), w.T.astype("float32")
+            allowed = 2**-7 * factor * (abs(left) @ abs(right))
+            assert (abs(got - factor * (left @ right)) <= allowed).all()
+        shmem.finalize()
+
+    run_pes(body, n_pes, n_pes)
+
+
+def poisoned(rows, columns, dtype):
+    return shmem.to_device(np.full((rows, columns), -100 - shmem.my_pe(), dtype))
+
+
+def test_8_bit_floats_are_refused_without_what_they_need(run_pes):
+    def body():
+        shmem.init()
+        sizes = {"m": 4, "n": 16, "k": 32, "dtype": "float8_e4m3fn", "out_dtype": "bfloat16"}
+        for wrong, says in [
+            ({"dtype": "float16"}, "dtype is float16; it can be float8_e4m3fn"),
+            ({"out_dtype": None}, "dtype is float8_e4m3fn; it can be float16, bf"),
+            (
+                {"out_dtype": "float64"},
+                "out_dtype float64; of 8-bit floats these are 'library', and",
+            ),
+            ({"method": "kernel"}, "method is 'kernel', out_dtype bfloat16; of 8-bit"),
+            ({"k": 40}, "n is 16, k is 40; of 8-bit floats both are multiples of 16"),
+            (
+                {"dtype": "float32", "out_dtype": None, "row_scales": True},
+                "row_scales are of 8-bit",
+            ),
+        ]:
+            with pytest.raises(shmem.ArgumentError, match=says):
+                AllGatherGemm(**{**sizes, **wrong})
+        a, w = (shmem.device_array((rows, 32), "float8_e4m3fn") for rows in (4, 16))
+        out, one = shmem.device_array((4, 16), "bfloat16"), shmem.full(1, 1, "float32")
+        plan = AllGatherGemm(**sizes)
+        plan(a, w.T, out=out, scale_a=one, scale_b=one)
+        with pytest.raises(shmem.ArgumentError, match="scale_b is missing"):
+            plan(a, w.T, out=out, scale_a=one)
+        with pytest.raises(shmem.ArgumentError, match=r"scale_a has shape \(4, 1\) .* for \(1,\)"):
+            plan(a, w.T, out=out, scale_a=shmem.full((4, 1), 1, "float32"), scale_b=one)
+        with pytest.raises(
+            shmem.ArgumentError, match=r"out has shape .* for \(4, 16\) of bfloat16"
+        ):
+            plan(a, w.T, out=shmem.device_array((4, 16), "float32"), scale_a=one, scale_b=one)
+        plan = AllGatherGemm(m=4, n=16, k=32, dtype="float32")
+        wide = [shmem.device_array(shape, "float32") for shape in ((4, 32), (32, 16), (4, 16))]
+        with pytest.raises(shmem.ArgumentError, match="scale_a: float32 has no scales"):
+            plan(*wide[:2], out=wide[2], scale_a=one)
+        shmem.finalize()
+
+    run_pes(body, 1)
+
+
 def test_what_does_not_fit(run_pes):
     def body():
         shmem.init()
