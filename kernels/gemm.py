@@ -359,7 +359,8 @@ class AllGatherGemm(Gemm):
     def _together(self, tile: tuple[int, int] | None) -> tuple[int, ...]:
         """How many shards the library multiplies together, at each time."""
         if tile is None:
-            multiprocessors, size = self.tuning.multiprocessors, self.dtype.itemsize
+            multiprocessors = self.tuning.multiprocessors
+            size = max(2, self.dtype.itemsize)  # 8-bit floats are multiplied faster, too
             return shards_together(self.n_pes, self.m, self.n, size, multiprocessors)
         most = max(1, tile[0] // max(self.m, 1))
         together = (k for k in range(1, self.n_pes + 1) if self.n_pes % k == 0 and k <= most)

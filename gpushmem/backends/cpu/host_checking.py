@@ -148,14 +148,15 @@ class Recorder(ProcessRecorder, Reader):
         for k, effect in enumerate(op.facts.effects):
             array = arguments[effect.array]
             if isinstance(array, np.ndarray):
+                if op.arrays[effect.array].ndim == 2:
+                    self._log.append(EFFECT, launch, site, _of_matrix(k, array), clock=1)
+                    continue
                 strided = effect.extent in ("stride", "parts")
                 stride = arguments.get(f"{effect.array}_stride", 1) if strided else 1
                 words = (
                     k, address_of(array), nbytes_of(effect, arguments),
-                    stride * array.itemsize, array.itemsize, 0,
+                    stride * array.itemsize, array.itemsize,
                 )  # fmt: skip
-                if op.arrays[effect.array].ndim == 2:
-                    words = _of_matrix(k, array)
                 self._log.append(EFFECT, launch, site, words, clock=1)
         try:
             result = run()

@@ -1,4 +1,4 @@
-"""Products of matrices by cuBLASLt, queued on streams: the host's `gemm` on GPUs.
+"""Products of matrices by cuBLASLt, queued on streams: the host's `gemm`, `gemm_scaled` on GPUs.
 
 The library is called through ctypes: nvmath-python, which has bindings of it, cannot be imported
 where there is no CUDA driver. cuBLASLt counts columns first, so it computes the transposed problem,
