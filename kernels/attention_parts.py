@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.moe import exp32
+from gpushmem.kernels.activations import exp32
 from numba import cuda
 
 import gpushmem as shmem

@@ -22,17 +22,21 @@ What a PE sends, for t tokens of H numbers of s bytes, if experts are chosen eve
     messages    t top_k (n - 1) / n rows, and 2 (n - 1) L: signals there, segments back
     flops       4 t top_k H F
 
+That is `method="kernel"`. With "library" the products are the vendor's, between kernels that wait
+and send: see `moe_library`.
+
 The layout is DeepEP's low-latency one; see `moe_dispatch`, also for why boxes are there only once.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.activations import ACTIVATIONS, activate
 from gpushmem.kernels.moe_dispatch import Dispatch, Received
 from gpushmem.kernels.moe_dispatch import reference as reference_around
+from gpushmem.kernels.moe_library import LibraryLayer, waste_of
 from gpushmem.kernels.moe_parts import (
     COUNT,
     add_up,
@@ -43,47 +47,10 @@ from gpushmem.kernels.moe_parts import (
 )
 from gpushmem.kernels.parts import begin, complete, end, member, tell, wait_for_all
 from numba import cuda
-from numba.cuda import libdevice
 
 import gpushmem as shmem
 
 __all__ = ["MoE", "expert_ffn", "reference"]
-
-
-# exp(x) = 2^k exp(r), |r| <= log(2) / 2; log(2) in two parts, of which k times the first is exact.
-PER_LOG2 = np.float32(1 / math.log(2))
-LOG2_HIGH = np.float32(355 / 512)
-LOG2_LOW = np.float32(math.log(2) - 355 / 512)
-C2, C3, C4, C5, C6, C7 = (np.float32(1 / math.factorial(k)) for k in range(2, 8))
-
-
-@shmem.jit(device=True)
-def exp32(x):
-    """Exp of a float32, to about 1 in its last place, as arithmetic that loops can vectorise."""
-    x = min(max(x, np.float32(-87)), np.float32(88))
-    k = libdevice.floorf(x * PER_LOG2 + np.float32(0.5))
-    r = (x - k * LOG2_HIGH) - k * LOG2_LOW
-    tail = C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * C7))))
-    power = libdevice.int_as_float((np.int32(k) + np.int32(127)) << np.int32(23))
-    return (np.float32(1) + (r + r * r * tail)) * power
-
-
-@shmem.jit(device=True)
-def activate(hidden, silu):
-    """Apply the activation to all of `hidden` (rows, F), in place."""
-    for r in range(hidden.shape[0]):
-        row = hidden[r]
-        if silu and row.itemsize > 4:
-            for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-                row[i] = row[i] / (np.float32(1) + math.exp(-row[i]))
-        elif silu:
-            for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-                v = np.float32(row[i])
-                row[i] = v / (np.float32(1) + exp32(-v))
-        else:
-            for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-                if row[i] < np.float32(0):  # noqa: PLR1730  (bfloat16 has no `max`)
-                    row[i] = np.float32(0)
 
 
 @shmem.jit(device=True)
@@ -182,7 +149,8 @@ def over_segments(rows, starts, counts, w1, w2, y, silu, hiddens):
                     first = last = starts[local, source + 1]
 
 
-ACTIVATIONS = {"relu": 0, "silu": 1}
+METHODS = "kernel", "library"
+MOST_WASTE = 32  # with more, products of float32 are predicted to be faster in the kernel
 TILE, ENOUGH = 512, 256  # rows: what a tile has room for, and when it is worth multiplying
 
 
@@ -204,16 +172,18 @@ class MoE(Dispatch):
     """The layer for up to `tokens` tokens a PE: `plan(x, experts, weights, w1, w2, out=out)`.
 
     Sizes, `capacity` and dtype as in `ExpertParallel`; `inner` is the experts' F, `activation`
-    "silu" or "relu". `tile` rows at most are multiplied at once, and fewer than `enough` only if an
-    expert has no more. Workspace on each PE: n L capacity + tokens top_k rows of H numbers on the
-    heap, and for each block tile (2 H + F) numbers.
+    "silu" or "relu". `method` is "kernel" or "library" (`moe_library`), by default what suits the
+    size on this backend; the same on all PEs. Of "kernel", `tile` rows at most are multiplied at
+    once, and fewer than `enough` only if an expert has no more. Workspace on each PE: n L capacity
+    + tokens top_k rows of H numbers on the heap; and tile (2 H + F) numbers for each block, with
+    "library" n capacity (L H + F).
     """
 
     def __init__(
         self, *, tokens: int, hidden: int, inner: int, experts: int, top_k: int, dtype: Any,
         team: Any = shmem.TEAM_WORLD, activation: str = "silu", capacity: int | None = None,
-        tile: int = TILE, enough: int = ENOUGH, blocks: int | None = None,
-        threads: int | None = None,
+        tile: int = TILE, enough: int = ENOUGH, method: str | None = None,
+        blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             tokens=tokens, hidden=hidden, experts=experts, top_k=top_k, dtype=dtype, team=team,
@@ -230,15 +200,25 @@ class MoE(Dispatch):
             )
         self.inner, self.activation, self.enough = inner, activation, enough
         n, share = self.n_pes, self.experts_per_pe
-        self._boxes = (
-            self.memory(share * n * self.capacity, hidden, dtype=dtype),
-            self.memory(n, share, dtype="uint64"),
-            self.reachable,
-        )
+        self.method = self._suggested_method() if method is None else method
+        if self.method not in METHODS:
+            raise shmem.ArgumentError(
+                f"MoE: method is {method!r}; it can be {', '.join(map(repr, METHODS))}"
+            )
+        inbox = self.memory(share * n * self.capacity, hidden, dtype=dtype)
+        self._boxes = inbox, self.memory(n, share, dtype="uint64"), self.reachable
+        if self.method == "library":
+            self._layer = LibraryLayer(self, *self._boxes[:2])
+            return
         rows, between, results = (
             shmem.device_array((self.blocks, tile, size), dtype) for size in (hidden, inner, hidden)
         )
         self._tiles = rows, between, self.sendable(results)
+
+    def _suggested_method(self) -> str:
+        most, products = self.tuning.kernel_products, 2 * self.pairs * self.hidden * self.inner
+        small = most is None or products <= most
+        return "kernel" if small or waste_of(self) > MOST_WASTE else "library"
 
     def __call__(
         self, x: Any, experts: Any, weights: Any, w1: Any, w2: Any, *, out: Any, stream: Any = 0
@@ -254,6 +234,9 @@ class MoE(Dispatch):
         self._expect_results(tokens, weights, out)
         self.expect("w1", w1, (self.local_experts, self.hidden, self.inner), self.dtype)
         self.expect("w2", w2, (self.local_experts, self.inner, self.hidden), self.dtype)
+        if self.method == "library":
+            self._layer(x, self.flat(experts), weights, w1, w2, out, stream)
+            return
         self.launch(
             fused, stream, x, self.flat(experts), weights, out, w1, w2,
             ACTIVATIONS[self.activation], self.enough, self.experts, self.capacity, *self._sorting,

@@ -43,7 +43,7 @@ __all__ = ["SLOTS", "Plan"]
 SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
-BOUND = 64  # launches that a plan remembers
+BOUND = 64  # launches that a plan remembers, as a rule
 TOLD = (
     "algorithm",
     "method",
@@ -90,6 +90,7 @@ class Plan:
 
     moves = False  # whether its kernels copy and add up, and multiply no matrices
     fills = False  # whether they keep a whole GPU busy: multiply, or load more than they send
+    bound = BOUND  # how many launches a plan remembers
 
     def __init_subclass__(cls) -> None:
         check_methods(cls)
@@ -241,7 +242,7 @@ class Plan:
         key = (kernel, *map(id, args))  # of objects that are alive, since it is bound to them
         known = self._bound.get(key)
         if known is None or any_released(known.arrays):
-            if len(self._bound) >= BOUND:
+            if len(self._bound) >= self.bound:
                 del self._bound[next(iter(self._bound))]
             known = self._bound[key] = self._bind(kernel[shape], epochs, args)
         known.launch()

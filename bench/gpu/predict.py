@@ -14,7 +14,7 @@ A kernel's blocks go through pieces, one after the other; a piece is
     time        launch + max(pieces * a piece, bytes / rate of NVLink, of HBM, of the L2 cache)
     limit       max(bytes / rate of NVLink, bytes / rate of HBM, flops / rate), of the data sheet
 
-Products by the library (`by_library`) follow each other on a stream, while copy engines send:
+Products by the library follow each other on a stream; in `by_library` copy engines send meanwhile:
 
     a product   launch + waves of tiles of 128x256, one on a multiprocessor, * a tile's time, which
                 is its flops / (rate that the library reaches / multiprocessors)
@@ -77,6 +77,8 @@ class Work(NamedTuple):
     steps: float = 0  # of products, one after the other
     fetched: float = 0  # bytes that a step loads
     flops: float = 0
+    library: tuple[int, int, int, int] | None = None  # m, n, k of products, and how many
+    launches: float = 1  # but theirs
 
 
 # --- formulas
@@ -342,6 +344,23 @@ def mixture(plan):
     )  # fmt: skip
 
 
+def mixture_by_library(plan):
+    """Tokens there, two products of each expert, with all places for its tokens, and back."""
+    rows, segments, each = routed(plan)
+    back, of_pe, item = combine(plan), plan.experts_per_pe, plan.dtype.itemsize
+    row, active = plan.hidden * item, of_pe * ceil(plan.pairs / of_pe / plan.blocks)
+    passes = (
+        Pass(COPY, ceil(each) * row, HBM, segments), Pass(ELEMENTS, plan.inner * item, L2, active),
+        *back.passes,
+    )  # fmt: skip
+    weights = 2 * of_pe * plan.hidden * plan.inner * item
+    return Work(
+        2 * rows * row, weights + 4 * rows * row, passes, 1, 2, 2, back.waits, serial=sorting(plan),
+        flops=4 * plan.pairs * plan.inner * plan.hidden, launches=2 + 2 * of_pe,
+        library=(N * plan.capacity, plan.inner, plan.hidden, 2 * of_pe),
+    )  # fmt: skip
+
+
 def attention(plan, products=2, grads=0):
     """Blocks that are passed on, and products of tiles; half of them where it is causal."""
     item, tokens, size = plan.dtype.itemsize, plan.tokens, plan.head_dim
@@ -441,7 +460,8 @@ FORMULAS = {
     "ExclusiveScan": scan, "Broadcast": broadcast, "AllGatherGemm": gather_product,
     "GemmReduceScatter": product_summed, "GemmAllReduce": product_summed_for_all,
     "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
-    "ExpertParallel combine": combine, "MoE": mixture, "HaloExchange": halo, "Jacobi": jacobi,
+    "ExpertParallel combine": combine, "MoE": mixture, "MoE library": mixture_by_library,
+    "HaloExchange": halo, "Jacobi": jacobi,
     "RingAttention": attention, "RingAttentionBackward": attention_gradients, "Ulysses": ulysses,
     "KVTransfer": pages_sent, "FlashDecode": decoded,
 }  # fmt: skip
@@ -503,7 +523,8 @@ def code_of(name, dtype, arch, gpu):
     with plans.made(name, dtype, None, gpu) as (plan, (*others, launch)):
         threads, size = plan.threads, np.dtype(dtype).itemsize
     made, moves = built(launch, threads, arch), {}
-    for other in others if getattr(plan, "_beside", None) else ():  # of one call, they sum
+    others = {other.kernel: other for other in others}.values()
+    for other in others if getattr(plan, "method", "") == "library" else ():  # of the same call
         found = loops.innermost(read(built(other, threads, arch)))
         moves |= in_flight(found, size, arch)
     function, needs = read(made), made.needs
@@ -545,6 +566,10 @@ def predict(does, machine, code):
     made["sorting"] = does.serial * is_["l1 trip"]
     if does.steps:  # to multiply takes about as long as a trip
         made["products"] = does.steps * (trips(FETCH, does.fetched) + is_[L2])
+    if does.library:
+        *sizes, times = does.library
+        made["products"] = times * by_tiles(is_, code["dtype"], *sizes)
+    launches = does.launches * is_["launch"]
     busy = {
         "NVLink": does.link / (is_["link"] * is_["link reached"]),
         "HBM": does.hbm / (is_["hbm"] * is_["hbm reached"]),
@@ -553,12 +578,20 @@ def predict(does, machine, code):
     }
     least = does.link if does.least is None else does.least
     return {
-        "seconds": is_["launch"] + max(busy.values()), "bound by": max(busy, key=busy.get),
-        "made of": {"launch": is_["launch"], **made}, "busy": busy,
+        "seconds": launches + max(busy.values()), "bound by": max(busy, key=busy.get),
+        "made of": {"launch": launches, **made}, "busy": busy,
         "limit": max(
             least / is_["link"], does.hbm / is_["hbm"], does.flops / is_[f"{code['dtype']} rate"]
         ),
     }  # fmt: skip
+
+
+def by_tiles(is_, dtype, m, n, k):
+    """The time of a product by the library, with its launch."""
+    tiles = min(ceil(m / y) * ceil(n / x) for y, x in (TILE, TILE[::-1]))
+    of_tile = 2 * TILE[0] * TILE[1] * k / is_["matmul reached"]
+    rate = is_[f"{dtype} rate"] / is_["multiprocessors"]
+    return is_["launch"] + ceil(tiles / is_["multiprocessors"]) * of_tile / rate
 
 
 def by_library(plan, machine, code):
@@ -571,10 +604,7 @@ def by_library(plan, machine, code):
     signal = launch + is_["one way"] + is_["wire"]  # the stream writes it, a kernel waits
 
     def product(m):
-        tiles = min(ceil(m / y) * ceil(plan.n / x) for y, x in (TILE, TILE[::-1]))
-        of_tile = 2 * TILE[0] * TILE[1] * plan.k / is_["matmul reached"]
-        rate = is_[f"{plan.dtype} rate"] / is_["multiprocessors"]
-        return launch + ceil(tiles / is_["multiprocessors"]) * of_tile / rate
+        return by_tiles(is_, plan.dtype, m, plan.n, plan.k)
 
     begun = now = launch + launch * gathers  # boxes are empty; this PE's shard is copied
     if gathers:

@@ -149,11 +149,11 @@ def halo():
             plan.accumulate(y, out=x)
 
 
-def moe():
+def moe(method="kernel"):
     rows, experts, hidden, inner, top_k = 7, 4, 8, 12, 2
     plan = MoE(
         tokens=rows, hidden=hidden, inner=inner, experts=experts, top_k=top_k, dtype=F4, tile=4,
-        enough=2, **GPU,
+        enough=2, method=method, **GPU,
     )  # fmt: skip
     local = plan.local_experts
     w1, w2, out = array(local, hidden, inner), array(local, inner, hidden), array(rows, hidden)
@@ -378,6 +378,7 @@ RUNS = {
     "jacobi_one_block": (jacobi, (8, 9), (1, 3), True, 1),
     "halo": (halo,),
     "moe": (moe,),
+    "moe_library": (moe, "library"),
     "low_latency": (experts, "low_latency"),
     "throughput": (experts, "throughput"),
     "int8": (experts, "low_latency", "int8"),

@@ -18,7 +18,6 @@ NOT_NEEDED = {
     ),
     "kernels/moe_dispatch.py:dispatch_low_latency:end(epochs)": OTHER,
     "kernels/moe_dispatch.py:dispatch_throughput:end(epochs)": OTHER,
-    "kernels/moe_dispatch.py:combine:end(epochs)": OTHER,
     "kernels/flash_decode.py:flash_decode:cuda.syncthreads() (2)": (
         "what is sent is sent by whole blocks"
     ),

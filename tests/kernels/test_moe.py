@@ -162,9 +162,10 @@ def every_layer(few):
     shmem.init()
     n, me = shmem.n_pes(), shmem.my_pe()
     rng = np.random.default_rng(0)
-    tiles = (512, 256), (4, 1), (5, 5)
-    cases = product(enumerate(CASES), enumerate(LAUNCHES[few:]), tiles)
-    for (number, case), (k, (blocks, threads)), (tile, enough) in some_of([*cases], 5):
+    ways = [{"tile": tile, "enough": enough} for tile, enough in ((512, 256), (4, 1), (5, 5))]
+    ways.append({"method": "library"})
+    cases = product(enumerate(CASES), enumerate(LAUNCHES[few:]), ways)
+    for (number, case), (k, (blocks, threads)), by in some_of([*cases], 5):
         *sizes, capacity, way = case
         hidden, experts = sizes[1:3]
         inner = 2 * hidden + 1
@@ -174,7 +175,7 @@ def every_layer(few):
         w2 = (rng.normal(size=(experts, inner, hidden)) / 64).astype(dtype)
         with MoE(
             **named(sizes, dtype), inner=inner, activation=activation,
-            capacity=capacity, tile=tile, enough=enough, blocks=blocks, threads=threads,
+            capacity=capacity, blocks=blocks, threads=threads, **by,
         ) as plan:  # fmt: skip
             mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
             matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
@@ -419,7 +420,8 @@ def test_many_exchanges_without_a_barrier_while_pes_are_held_up(run_pes, form, c
     assert run_pes(many_calls, 3, make, apply, repeated(calls), timeout=120) == [0, 0, 0]
 
 
-def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
+@pytest.mark.parametrize(("method", "calls"), [("kernel", 2000), ("library", 500)])
+def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes, method, calls):
     def make(tokens, hidden, experts, top_k):
         plan = MoE(
             tokens=tokens,
@@ -431,6 +433,7 @@ def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
             activation="relu",
             tile=4,
             enough=2,
+            method=method,
         )
         one = np.eye(hidden, dtype="float32")
         first = plan.first_expert
@@ -445,7 +448,7 @@ def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
         hold_up()
         plan(x, chosen, weights, *plan.matrices, out=out)
 
-    assert run_pes(many_calls, 3, make, apply, repeated(2000), timeout=120) == [0, 0, 0]
+    assert run_pes(many_calls, 3, make, apply, repeated(calls), timeout=120) == [0, 0, 0]
 
 
 def test_two_teams_at_once(run_pes):
@@ -574,6 +577,8 @@ def test_errors_name_both_numbers_and_the_next_step(run_pes):
             ExpertParallel(**{**sizes, "dtype": "i4"})
         with pytest.raises(error, match="no activation 'gelu'"):
             MoE(**sizes, inner=16, activation="gelu")
+        with pytest.raises(error, match="method is 'fast'; it can be 'kernel', 'library'"):
+            MoE(**sizes, inner=16, method="fast")
         with pytest.raises(error, match="tile of 4 rows"):
             MoE(**sizes, inner=16, tile=4, enough=5)
         assert plan.sends() == (0, 0)

@@ -190,9 +190,11 @@ def dispatch(form, tokens, combines=False):
     return make
 
 
-def mixture(tokens):
+def mixture(tokens, method):
     def make(dtype, nbytes):
-        plan = k.MoE(tokens=tokens, dtype=dtype, inner=INNER, team=OnPaper(0), **MIXTURE)
+        plan = k.MoE(
+            tokens=tokens, dtype=dtype, inner=INNER, method=method, team=OnPaper(0), **MIXTURE
+        )
         x, experts = empty(dtype, tokens, plan.hidden), empty("int32", tokens, plan.top_k)
         weights, local = empty(SINGLE, tokens, plan.top_k), plan.local_experts
         w1, w2 = empty(dtype, local, plan.hidden, INNER), empty(dtype, local, INNER, plan.hidden)
@@ -320,7 +322,8 @@ CASES = {
     "ExpertParallel low_latency": Case(dispatch("low_latency", 128), ONE),
     "ExpertParallel throughput": Case(dispatch("throughput", 1024), ONE),
     "ExpertParallel combine": Case(dispatch("low_latency", 128, combines=True), ONE),
-    "MoE": Case(mixture(128), ONE),
+    "MoE": Case(mixture(128, "kernel"), ONE),
+    "MoE library": Case(mixture(128, "library"), ONE),
     "RingAttention": Case(attention(k.RingAttention), ONE),
     "RingAttentionBackward": Case(attention(k.RingAttentionBackward), ONE),
     "Ulysses there": Case(ulysses(back=False), ONE),

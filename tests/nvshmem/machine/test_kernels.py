@@ -25,6 +25,7 @@ ONE_BY_ONE = {
     "GemmAllReduce": "as in GemmReduceScatter",
     "ExpertParallel combine": "ends of rows, of which there may be none, are added up",
     "MoE": "tiles are fetched, as in AllGatherGemm, and rows are activated",
+    "MoE library": "as in ExpertParallel combine, which ends it",
     "RingAttention": "rows are widened, and softened, by a thread each; as in AllGatherGemm",
     "RingAttentionBackward": "as in RingAttention",
     "Ulysses there": "rows are rotated",
@@ -35,7 +36,7 @@ ONE_BY_ONE = {
 # Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags.
 PUTTING = (
     "AllGatherGemm", "AllReduce ll", "ExclusiveScan", "ExpertParallel combine", "Jacobi",
-    "RingAttention", "RingAttentionBackward",
+    "MoE library", "RingAttention", "RingAttentionBackward",
 )  # fmt: skip
 # Bytes that a thread spills: it has as many registers as let a block fit a multiprocessor.
 SPILLS = {
