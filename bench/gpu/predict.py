@@ -372,7 +372,7 @@ def attention(plan, products=2, grads=0):
     passes = (
         Pass(PUT, block * item / plan.blocks, L2, OTHERS),
         Pass(ELEMENTS, rows * columns * 4, L2, 3 * tiles),
-        Pass(SUM, 2 * block * grads / workers, L2, OTHERS),
+        Pass(SUM, 2 * block * grads / workers, L2, OTHERS if grads else 0),
     )  # fmt: skip
     return Work(
         plan.sends()[0], (2 * N * block + 2 * tokens * plan.heads * size) * item, passes, 1,
