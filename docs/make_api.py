@@ -277,7 +277,7 @@ KERNELS = {
         "GemmAllReduce", "MoE", "ExpertParallel", "KVTransfer", "TransferFailed", "FlashDecode",
         "HaloExchange", "Jacobi", "RingAttention", "RingAttentionBackward", "Ulysses",
         "ContextParallel", "AllGather", "AllToAll", "ReduceScatter", "ExclusiveScan", "Broadcast",
-        "AllToAllV", "AllGatherV", "SampleSort", "TaskPool", "Arena",
+        "AllToAllV", "AllGatherV", "SampleSort", "ZeroAdam", "TaskPool", "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],
     "Parts, for kernels of plans": [
@@ -306,6 +306,7 @@ TORCH = {
             "AllReduceRMSNorm", "MoELayer",
         )
     ],
+    "Training": ["gpushmem.torch.optim:ZeroAdamW"],
     "Serving": ["gpushmem.torch.kv:KVTransfer"],
     "Process groups": ["gpushmem.torch.flight_recorder:dump"],
 }  # fmt: skip

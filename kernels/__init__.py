@@ -58,15 +58,16 @@ from gpushmem.kernels.ring_attention_backward import RingAttentionBackward
 from gpushmem.kernels.sample_sort import SampleSort
 from gpushmem.kernels.tasks import NO_TASK, TaskPool, next_task, push_task
 from gpushmem.kernels.ulysses import ContextParallel, Ulysses
+from gpushmem.kernels.zero import ZeroAdam
 
 __all__ = [
     "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllGatherV", "AllReduce", "AllReduceRMSNorm",
     "AllToAll", "AllToAllV", "Arena", "Broadcast", "ContextParallel", "ExclusiveScan",
     "ExpertParallel", "FlashDecode", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi",
     "KVTransfer", "MoE", "Plan", "ReduceScatter", "RingAttention", "RingAttentionBackward",
-    "SampleSort", "TaskPool", "TransferFailed", "Ulysses", "begin", "block_sum", "block_sum32",
-    "complete", "copy", "end", "end_at", "expert_ffn", "get_tile", "mcs_lock", "mcs_unlock",
-    "member", "next_task", "part_of", "pop", "push", "push_task", "put_tile", "route", "send",
-    "sum_in_order", "tell", "tell_others", "ticket_lock", "ticket_unlock", "try_pop", "try_push",
-    "wait_for", "wait_for_all", "wait_for_others",
+    "SampleSort", "TaskPool", "TransferFailed", "Ulysses", "ZeroAdam", "begin", "block_sum",
+    "block_sum32", "complete", "copy", "end", "end_at", "expert_ffn", "get_tile", "mcs_lock",
+    "mcs_unlock", "member", "next_task", "part_of", "pop", "push", "push_task", "put_tile", "route",
+    "send", "sum_in_order", "tell", "tell_others", "ticket_lock", "ticket_unlock", "try_pop",
+    "try_push", "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip

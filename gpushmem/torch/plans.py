@@ -55,7 +55,7 @@ class Plans:
         if found is None:
             while len(self._kept) >= KEPT:
                 self._forget_oldest()
-            self._kept[key] = found = self._make(kind, sizes)
+            self._kept[key] = found = self.make(kind, sizes)
         self._kept.move_to_end(key)
         return found
 
@@ -70,7 +70,8 @@ class Plans:
             self._too_large.add(key)
             return None
 
-    def _make(self, kind: type[Plan], sizes: dict[str, Any]) -> Plan:
+    def make(self, kind: type[Plan], sizes: dict[str, Any]) -> Any:
+        """A plan of one's own, which `get` does not return."""
         while True:
             try:
                 with self._memory():

@@ -38,6 +38,8 @@ ROOTS = {
     "scan": {"exclusive_scan"},
     "broadcast": {"broadcast"},
     "rows": {"exchange_rows"},
+    "zero": {"in_one_pass"},
+    "zero_clipped": {"in_two_passes"},
     "streams": {"one_shot", "all_reduce", "launch"},
     "norm": {"one_shot", "all_reduce_norm"},
     "norm_two_shot": {"two_shot", "all_reduce_norm"},

@@ -29,6 +29,7 @@ from gpushmem.kernels import (
     begin,
     end,
     TransferFailed,
+    ZeroAdam,
     expert_ffn,
     mcs_lock,
     mcs_unlock,
@@ -76,6 +77,17 @@ def streams():
     for call in range(CALLS):
         plan(x, stream=two[call % 2])
     shmem.synchronize()
+
+
+def zero(clip=None):
+    """Parts of two pieces in each block."""
+    size = 128 * shmem.n_pes() - 5
+    plan = ZeroAdam(size=size, dtype=F4, clip=clip, **GPU)
+    plan.piece = 32
+    gradients, parameters = array(size), array(size)
+    for _ in range(CALLS):
+        plan(gradients, parameters)
+        gradients.copy_from(np.ones(size, F4))
 
 
 def norm(algorithm, tokens, hidden, threads):
@@ -362,6 +374,8 @@ RUNS = {
     "scan": (collective, ExclusiveScan),
     "broadcast": (collective, Broadcast),
     "rows": (rows,),
+    "zero": (zero,),
+    "zero_clipped": (zero, 1.0),
     "streams": (streams,),
     "norm": (norm, "one_shot", 5, 33, 32),
     # A part begins at an element that is not the first of a round of the threads.

@@ -1,0 +1,84 @@
+"""An optimizer whose state is divided over the ranks: PyTorch's AdamW on one, to rounding."""
+
+import pytest
+
+import gpushmem as shmem
+from tests.later import later
+from tests.torch.test_group import world
+
+torch = later("torch")
+pytestmark = pytest.mark.timeout(400)  # kernels are compiled
+
+SAMPLES, INPUTS, INNER = 6, 5, 9
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(INPUTS, INNER), torch.nn.Tanh(), torch.nn.Linear(INNER, 1)
+    )
+
+
+def batch(step):
+    x = torch.randn(SAMPLES, INPUTS, generator=torch.Generator().manual_seed(step))
+    return x, x.sum(1, keepdim=True)
+
+
+def groups(module, several):
+    """Weights and biases, with a decay of their own; or all parameters."""
+    if not several:
+        return module.parameters()
+    named = dict(module.named_parameters())
+    biases = [p for name, p in named.items() if name.endswith("bias")]
+    weights = [p for name, p in named.items() if name.endswith("weight")]
+    return [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 0.1}]
+
+
+def trained(module, optimizer, steps, mine, clip=None):
+    """Take steps, with a rate that falls."""
+    for step in steps:
+        x, y = (each[mine] for each in batch(step))
+        (optimizer, module)[step % 2].zero_grad()  # the module drops gradients
+        ((module(x) - y) ** 2).mean().backward()
+        if clip is not None:
+            norm = torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+    return None if clip is None else norm
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_steps_are_those_of_one_process(run_pes, tmp_path, clip):
+    """Also after a checkpoint."""
+
+    def body():
+        with world(tmp_path) as me:
+            from gpushmem.torch.optim import ZeroAdamW
+
+            mine, rules, several = slice(me, None, 2), {"lr": 0.05}, clip is None
+            alone, ours = model(), model()
+            plain = torch.optim.AdamW(groups(alone, several), **rules)
+            optimizer = ZeroAdamW(groups(ours, several), clip=clip, **rules)
+            norm = trained(alone, plain, range(6), slice(None), clip)
+            trained(ours, optimizer, range(4), mine)
+            kept, weights = optimizer.state_dict(), ours.state_dict()
+            again = model()
+            again.load_state_dict(weights)
+            optimizer.free()
+            optimizer = ZeroAdamW(groups(again, several), clip=clip, **rules)
+            optimizer.load_state_dict(kept)
+            trained(again, optimizer, range(4, 6), mine)
+            for wanted, got in zip(alone.parameters(), again.parameters(), strict=True):
+                torch.testing.assert_close(got, wanted)
+            if clip is not None:
+                torch.testing.assert_close(optimizer.norm[0], norm)
+                with pytest.raises(shmem.ArgumentError, match="there are several"):
+                    ZeroAdamW(groups(model(), several=True), clip=clip)
+            mixed = [torch.nn.Parameter(torch.ones(2, dtype=kind)) for kind in (
+                torch.float32, torch.float16
+            )]  # fmt: skip
+            with pytest.raises(shmem.ArgumentError, match="one dtype and device"):
+                ZeroAdamW(mixed)
+
+    run_pes(body, 2, timeout=300)
