@@ -48,7 +48,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.all_reduce_norm import fours_of, squares_by_four
+from gpushmem.kernels.all_reduce_norm import fours_of, plain_row_of, squares_by_four
 from gpushmem.kernels.collectives import send_to_others
 from gpushmem.kernels.parts import (
     ALIGN,
@@ -76,13 +76,24 @@ DTYPES = "float32", "float16", "bfloat16"
 
 
 @shmem.jit(device=True)
+def power(x, k):
+    """`x` to the power of an integer, 0 or more."""
+    found = 1.0
+    while k > 0:
+        if k & 1:
+            found *= x
+        x, k = x * x, k >> 1
+    return found
+
+
+@shmem.jit(device=True)
 def factors(rules, step):
     """What a step multiplies by, as float32; `rules` are those of `RULES`, of float64."""
     rate, beta1, beta2, scale = rules[0], rules[1], rules[2], rules[5]
     return (
         np.float32(scale), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2),
-        np.float32(1 - rate * rules[4]), np.float32(rate / (1 - beta1**step)),
-        np.float32(1 / math.sqrt(1 - beta2**step)), np.float32(rules[3]),
+        np.float32(1 - rate * rules[4]), np.float32(rate / (1 - power(beta1, step))),
+        np.float32(1 / math.sqrt(1 - power(beta2, step))), np.float32(rules[3]),
     )  # fmt: skip
 
 
@@ -96,17 +107,9 @@ def updated(gradient, w, m, v, f):
 
 
 @shmem.jit(device=True)
-def update(parameters, gradients, state, first, f, starts):
-    """Update a piece of `parameters`, from `first` on in `state` (3, any); synchronises the block.
-
-    Four elements at a time where they are aligned; `starts`: parameters are the first masters.
-    """
-    t, threads, size = cuda.threadIdx.x, cuda.blockDim.x, parameters.size
-    master, average, squares = state[0][first:], state[1][first:], state[2][first:]
-    if starts:
-        for i in range(t, size, threads):
-            master[i] = parameters[i]
-        cuda.syncthreads()
+def by_four(parameters, gradients, master, average, squares, f):
+    """Update elements four at a time where they are aligned; returns how many."""
+    t, threads = cuda.threadIdx.x, cuda.blockDim.x
     fours = min(fours_of(parameters), fours_of(gradients), fours_of(master))
     for i in range(t, fours, threads):
         g, w = shmem.load_vector(gradients, 4 * i, 4), shmem.load_vector(master, 4 * i, 4)
@@ -119,10 +122,36 @@ def update(parameters, gradients, state, first, f, starts):
         shmem.store_vector(average, 4 * i, (m0, m1, m2, m3))
         shmem.store_vector(squares, 4 * i, (v0, v1, v2, v3))
         shmem.store_vector(parameters, 4 * i, (w0, w1, w2, w3))
-    for i in range(4 * fours + t, size, threads):
-        w, m, v = updated(gradients[i], master[i], average[i], squares[i], f)
-        master[i], average[i], squares[i], parameters[i] = w, m, v, w
-    cuda.syncthreads()
+    return 4 * fours
+
+
+@shmem.jit(device=True)
+def one_by_one(parameters, gradients, master, average, squares, f):
+    return 0
+
+
+def updating(some: Any) -> Any:
+    """The function `update`; `some` updates the first elements, and says how many."""
+
+    @shmem.jit(device=True)
+    def update(parameters, gradients, state, first, f, starts):
+        """Update a piece, from `first` on in `state` (3, any); synchronises the block.
+
+        `starts`: parameters are the first masters.
+        """
+        t, threads, size = cuda.threadIdx.x, cuda.blockDim.x, parameters.size
+        master, average, squares = state[0][first:], state[1][first:], state[2][first:]
+        if starts:
+            for i in range(t, size, threads):
+                master[i] = parameters[i]
+            cuda.syncthreads()
+        done = some(parameters, gradients, master, average, squares, f)
+        for i in range(done + t, size, threads):
+            w, m, v = updated(gradients[i], master[i], average[i], squares[i], f)
+            master[i], average[i], squares[i], parameters[i] = w, m, v, w
+        cuda.syncthreads()
+
+    return update
 
 
 @shmem.jit(device=True)
@@ -149,76 +178,106 @@ def sum_over_all(value, values, signals, call, team):
         shmem.p(values[me, b:], value, pe)
         shmem.fence()
         shmem.signal_op(signals[me, b:], call, shmem.SIGNAL_SET, pe)
-    total = np.float32(0)
     for k in range(t, n * blocks, threads):
         shmem.signal_wait_until(signals[k // blocks, k % blocks :], shmem.CMP_EQ, call)
+    cuda.syncthreads()
+    total = np.float32(0)
+    for k in range(n * blocks):
         total += values[k // blocks, k % blocks]
-    return block_sum32(total)
+    return total
 
 
-@shmem.jit(collective=True)
-def in_one_pass(
-    gradients, parameters, share, piece, state, counts, rules, inbox, arrived, sums, told, near,
-    team, epochs,
-):  # fmt: skip
-    """Boxes (SLOTS, blocks, n, piece), signals (SLOTS, blocks, n); `counts` (2, blocks)."""
-    epoch, b = begin(epochs), cuda.blockIdx.x
-    me, n, step = shmem.team_my_pe(team), shmem.team_n_pes(team), counts[0, b] + 1
-    mine, own = gradients[me * share : (me + 1) * share], parameters[me * share : (me + 1) * share]
-    f, (lower, upper) = factors(rules, step), part_of(share, cuda.gridDim.x, b)
-    for first in range(lower, upper, piece):
-        last, s = min(first + piece, upper), epoch % SLOTS
-        boxes, signals = inbox[s, b], arrived[s, b]
-        send_to_others(gradients, share, first, last, boxes, signals, near, team, epoch)
-        if first > lower:
-            before, there = sums[1 - s, b], told[1 - s, b]
-            take(parameters, share, first - piece, first, before, there, team, epoch - 1)
-        wait_for_others(signals, epoch, team)
-        sum_in_order(mine[first:last], boxes, me, n)
-        update(own[first:last], mine[first:last], state, first, f, step == 1)
-        send_to_others(own, 0, first, last, sums[s, b], told[s, b], near, team, epoch)
-        if last == upper:
+def without_clip(update: Any) -> Any:
+    """The kernel that goes through all pieces once."""
+
+    @shmem.jit(collective=True)
+    def in_one_pass(
+        gradients, parameters, share, piece, state, counts, rules, inbox, arrived, sums, told, near,
+        team, epochs,
+    ):  # fmt: skip
+        """Boxes (SLOTS, blocks, n, piece), signals (SLOTS, blocks, n); `counts` (2, blocks)."""
+        epoch, b = begin(epochs), cuda.blockIdx.x
+        me, n, step = shmem.team_my_pe(team), shmem.team_n_pes(team), counts[0, b] + 1
+        mine, own = (
+            gradients[me * share : (me + 1) * share],
+            parameters[me * share : (me + 1) * share],
+        )
+        f, (lower, upper) = factors(rules, step), part_of(share, cuda.gridDim.x, b)
+        for first in range(lower, upper, piece):
+            last, s = min(first + piece, upper), epoch % SLOTS
+            boxes, signals = inbox[s, b], arrived[s, b]
+            send_to_others(gradients, share, first, last, boxes, signals, near, team, epoch)
+            if first > lower:
+                before, there = sums[1 - s, b], told[1 - s, b]
+                take(parameters, share, first - piece, first, before, there, team, epoch - 1)
+            wait_for_others(signals, epoch, team)
+            sum_in_order(mine[first:last], boxes, me, n)
+            update(own[first:last], mine[first:last], state, first, f, step == 1)
+            send_to_others(own, 0, first, last, sums[s, b], told[s, b], near, team, epoch)
+            if last == upper:
+                take(parameters, share, first, last, sums[s, b], told[s, b], team, epoch)
+            epoch += 1
+        end_at(epochs, epoch - 1)
+        if cuda.threadIdx.x == 0:
+            counts[0, b] = step
+
+    return in_one_pass
+
+
+def with_clip(update: Any, sum_of_squares: Any) -> Any:
+    """The kernel that goes through all pieces twice."""
+
+    @shmem.jit(collective=True)
+    def in_two_passes(
+        gradients, parameters, share, piece, state, counts, rules, inbox, arrived, sums, told, norm,
+        squares, squared, near, team, epochs,
+    ):  # fmt: skip
+        """As `in_one_pass`; `squares`, `squared` (SLOTS, n, blocks); `norm` (1,) is set."""
+        epoch, b = begin(epochs), cuda.blockIdx.x
+        me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+        step, call, square = counts[0, b] + 1, counts[1, b] + 1, np.float32(0)
+        mine, own = (
+            gradients[me * share : (me + 1) * share],
+            parameters[me * share : (me + 1) * share],
+        )
+        f, (lower, upper) = factors(rules, step), part_of(share, cuda.gridDim.x, b)
+        for first in range(lower, upper, piece):
+            last, s = min(first + piece, upper), epoch % SLOTS
+            boxes, signals = inbox[s, b], arrived[s, b]
+            send_to_others(gradients, share, first, last, boxes, signals, near, team, epoch)
+            wait_for_others(signals, epoch, team)
+            sum_in_order(mine[first:last], boxes, me, n)
+            square += sum_of_squares(mine[first:last])
+            epoch += 1
+        s = call % SLOTS
+        length = f[0] * math.sqrt(sum_over_all(square, squares[s], squared[s], call, team))
+        scale = f[0] * min(np.float32(1), np.float32(rules[6]) / (length + np.float32(1e-6)))
+        f = scale, f[1], f[2], f[3], f[4], f[5], f[6], f[7]
+        for first in range(lower, upper, piece):
+            last, s = min(first + piece, upper), epoch % SLOTS
+            update(own[first:last], mine[first:last], state, first, f, step == 1)
+            send_to_others(own, 0, first, last, sums[s, b], told[s, b], near, team, epoch)
             take(parameters, share, first, last, sums[s, b], told[s, b], team, epoch)
-        epoch += 1
-    end_at(epochs, epoch - 1)
-    if cuda.threadIdx.x == 0:
-        counts[0, b] = step
+            epoch += 1
+        end_at(epochs, epoch - 1)
+        if cuda.threadIdx.x == 0:
+            counts[0, b], counts[1, b] = step, call
+            if b == 0:
+                norm[0] = length
+
+    return in_two_passes
 
 
-@shmem.jit(collective=True)
-def in_two_passes(
-    gradients, parameters, share, piece, state, counts, rules, inbox, arrived, sums, told, norm,
-    squares, squared, near, team, epochs,
-):  # fmt: skip
-    """As `in_one_pass`; `squares`, `squared` (SLOTS, n, blocks); `norm` (1,) is set."""
-    epoch, b = begin(epochs), cuda.blockIdx.x
-    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    step, call, square = counts[0, b] + 1, counts[1, b] + 1, np.float32(0)
-    mine, own = gradients[me * share : (me + 1) * share], parameters[me * share : (me + 1) * share]
-    f, (lower, upper) = factors(rules, step), part_of(share, cuda.gridDim.x, b)
-    for first in range(lower, upper, piece):
-        last, s = min(first + piece, upper), epoch % SLOTS
-        boxes, signals = inbox[s, b], arrived[s, b]
-        send_to_others(gradients, share, first, last, boxes, signals, near, team, epoch)
-        wait_for_others(signals, epoch, team)
-        sum_in_order(mine[first:last], boxes, me, n)
-        square += squares_by_four(mine[first:last])
-        epoch += 1
-    s = call % SLOTS
-    length = f[0] * math.sqrt(sum_over_all(square, squares[s], squared[s], call, team))
-    scale = f[0] * min(np.float32(1), np.float32(rules[6]) / (length + np.float32(1e-6)))
-    f = scale, f[1], f[2], f[3], f[4], f[5], f[6], f[7]
-    for first in range(lower, upper, piece):
-        last, s = min(first + piece, upper), epoch % SLOTS
-        update(own[first:last], mine[first:last], state, first, f, step == 1)
-        send_to_others(own, 0, first, last, sums[s, b], told[s, b], near, team, epoch)
-        take(parameters, share, first, last, sums[s, b], told[s, b], team, epoch)
-        epoch += 1
-    end_at(epochs, epoch - 1)
-    if cuda.threadIdx.x == 0:
-        counts[0, b], counts[1, b] = step, call
-        if b == 0:
-            norm[0] = length
+def kernels_for(some: Any, sum_of_squares: Any) -> tuple[Any, Any]:
+    """The kernels without and with `clip`."""
+    update = updating(some)
+    return without_clip(update), with_clip(update, sum_of_squares)
+
+
+KERNELS = {  # by whether there is a GPU
+    True: kernels_for(by_four, squares_by_four),
+    False: kernels_for(one_by_one, plain_row_of(np.float32, block_sum32)[0]),
+}
 
 
 class ZeroAdam(InPieces):
@@ -278,7 +337,7 @@ class ZeroAdam(InPieces):
         given = self.flat(gradients), self.flat(parameters)
         self.expect("gradients", given[0], (self.size,), self.gradient_dtype)
         self.expect("parameters", given[1], (self.size,), self.dtype)
-        kernel = in_one_pass if self.clip is None else in_two_passes
+        kernel = KERNELS[bool(self.tuning.multiprocessors)][self.clip is not None]
         own = self.share, self.piece, self._state, self._counts, self._rules
         self.launch(kernel, stream, *given, *own, *self._workspace, self.reachable)
 

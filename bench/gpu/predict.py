@@ -175,6 +175,20 @@ def scatter(plan):
     return Work(OTHERS * part, (1 + N) * part, passes, pieces)
 
 
+def zero(plan):
+    """Reduce-scatter, three float32 of state of my part there and back, all-gather."""
+    item, part = plan.dtype.itemsize, plan.share
+    b, pieces = plan.piece * item, ceil(part_size(part, plan.blocks) / plan.piece)
+    twice = plan.clip is not None  # sums are looked at once more, then
+    passes = (
+        Pass(COPY, b, HBM, OTHERS), Pass(COPY, b, HBM), Pass(SUM, N * b),
+        Pass(FOURS, b, HBM, twice), Pass(FOURS, 12 * plan.piece + b, HBM),
+        Pass(COPY, b, L2, 2 * OTHERS),
+    )  # fmt: skip
+    hbm = part * ((2 * N + 2 * twice) * item + 24)
+    return Work(plan.sends()[0], hbm, passes, pieces, 2, 2, 1 + OTHERS)
+
+
 def scan(plan):
     """The first PE's part, who sends to all others, with the last one's sum."""
     part, b, pieces = in_pieces(plan)
@@ -457,8 +471,9 @@ def jacobi(plan):
 FORMULAS = {
     "AllReduce": all_reduce, "AllReduceRMSNorm": norm, "AllGather": gather, "AllToAll": exchange,
     "AllGatherV": gather_rows, "AllToAllV": exchange_rows, "ReduceScatter": scatter,
-    "ExclusiveScan": scan, "Broadcast": broadcast, "AllGatherGemm": gather_product,
-    "GemmReduceScatter": product_summed, "GemmAllReduce": product_summed_for_all,
+    "ExclusiveScan": scan, "Broadcast": broadcast, "ZeroAdam": zero,
+    "AllGatherGemm": gather_product, "GemmReduceScatter": product_summed,
+    "GemmAllReduce": product_summed_for_all,
     "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
     "ExpertParallel combine": combine, "MoE": mixture, "MoE library": mixture_by_library,
     "HaloExchange": halo, "Jacobi": jacobi,

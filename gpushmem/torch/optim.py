@@ -102,7 +102,7 @@ class Flat:
         kinds = {(each.dtype, each.device) for each in self.given}
         if len(kinds) != 1:
             raise ArgumentError(
-                f"ZeroAdamW: parameters of a param group must have one dtype and device, not {kinds}"
+                f"ZeroAdamW: a param group must have one dtype and device, not {kinds}"
             )
         whole = torch.cat([each.detach().reshape(-1) for each in self.given])
         self.gradients = torch.zeros_like(whole)

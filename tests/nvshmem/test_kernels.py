@@ -28,6 +28,7 @@ from gpushmem.kernels import (
     RingAttentionBackward,
     SampleSort,
     Ulysses,
+    ZeroAdam,
     route,
 )
 from gpushmem.kernels.all_reduce import SUMMING, WIRED
@@ -56,6 +57,9 @@ def reduce_all(few):
         plan(size=4, dtype="float32")(x, out=make(4 * shmem.n_pes()))
     if not few:
         Broadcast(size=4, dtype="float32")(make(4))
+    for clip in (1.0,) if few else (None, 1.0):
+        plan = ZeroAdam(size=4, dtype="bfloat16", gradient_dtype="float32", clip=clip)
+        plan(make(4), make(4, dtype="bfloat16"))
     for algorithm in ("two_shot",) if few else SUMMING:
         given = [make(*shape, dtype="float16") for shape in ((2, 8), (2, 8), (8,), (2, 8))]
         AllReduceRMSNorm(tokens=2, hidden=8, dtype="float16", algorithm=algorithm)(

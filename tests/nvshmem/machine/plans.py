@@ -131,6 +131,18 @@ def collective(which, of_x, of_out):
     return make
 
 
+def zero(clip):
+    """Gradients of so many bytes."""
+
+    def make(dtype, nbytes):
+        size = count(dtype, nbytes)
+        plan = k.ZeroAdam(size=size, dtype=dtype, clip=clip, team=OnPaper(0))
+        plan(empty(dtype, size), empty(dtype, size))
+        return plan
+
+    return make
+
+
 def broadcast(dtype, nbytes):
     plan = k.Broadcast(size=count(dtype, nbytes), dtype=dtype, team=OnPaper(0))
     plan(empty(dtype, plan.size))
@@ -314,6 +326,8 @@ CASES = {
     "AllGatherV": Case(rows(k.AllGatherV, 1, N_PES)),
     "AllToAllV": Case(rows(k.AllToAllV, N_PES, 1)),
     "Broadcast": Case(broadcast),
+    "ZeroAdam": Case(zero(None)),
+    "ZeroAdam clipped": Case(zero(1.0)),
     **{
         f"{which.__name__} {rows}": Case(product(which, rows), ONE)
         for which in (k.AllGatherGemm, k.GemmReduceScatter, k.GemmAllReduce)
