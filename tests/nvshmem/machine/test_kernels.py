@@ -20,12 +20,14 @@ SAMPLE = ("AllGather", "float16", "sm_90a")
 # Elements of 16 bits that a kernel moves one by one, and why.
 ONE_BY_ONE = {
     "AllReduce multicast": "sums are stored to the multicast address",
+    "AllReduce ll128": "the last pieces of a row, which do not fill a line, are put together",
+    "AllReduce ll128_two_shot": "as in ll128",
     "AllGatherGemm": "`gemm_block` fetches tiles to shared memory, with gaps between their rows",
     "GemmReduceScatter": "as in AllGatherGemm, and rows of tiles are copied to where they belong",
     "GemmAllReduce": "as in GemmReduceScatter",
     "ExpertParallel combine": "ends of rows, of which there may be none, are added up",
     "MoE": "tiles are fetched, as in AllGatherGemm, and rows are activated",
-    "MoE library": "as in ExpertParallel combine, which ends it",
+    "KVTransfer": "rows are quantised, if they are sent as 8 bits",
     "RingAttention": "rows are widened, and softened, by a thread each; as in AllGatherGemm",
     "RingAttentionBackward": "as in RingAttention",
     "Ulysses there": "rows are rotated",
@@ -33,16 +35,18 @@ ONE_BY_ONE = {
     "Jacobi": "cells are computed from their neighbours",
     "HaloExchange": "ends of the whole array are set to zero",
 }
-# Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags.
+# Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags; or the
+# ends of loops of more.
 PUTTING = (
-    "AllGatherGemm", "AllReduce ll", "ExclusiveScan", "ExpertParallel combine", "Jacobi",
+    "AllGatherGemm", "AllReduce ll", "AllReduce ll128", "AllReduce ll128_two_shot",
+    "ExclusiveScan", "ExpertParallel combine", "GemmReduceScatter", "Jacobi", "KVTransfer",
     "MoE library", "RingAttention", "RingAttentionBackward",
 )  # fmt: skip
 # Bytes that a thread spills: it has as many registers as let a block fit a multiprocessor.
 SPILLS = {
-    "Jacobi": 184, "RingAttention": 1732, "RingAttentionBackward": 2836, "Ulysses there": 156,
+    "FlashDecode": 188, "Jacobi": 184, "RingAttention": 1732, "RingAttentionBackward": 2836,
 }  # fmt: skip
-MOST_FENCES = {"one_shot": 5, "two_shot": 10, "ring": 3, "multicast": 3}
+MOST_FENCES = {"one_shot": 5, "two_shot": 10, "ring": 4, "multicast": 3}
 
 needs_nvdisasm = pytest.mark.skipif(
     not reader.disassembler(), reason="nvdisasm is not installed: pip install nvidia-cuda-nvdisasm"
@@ -79,14 +83,14 @@ def test_every_kernel_is_predicted():
 
 @pytest.mark.parametrize("case", list(CODE.values()), ids=lambda c: f"{c['kernel']}-{c['dtype']}")
 def test_loops_move_16_bytes_at_a_time(case):
+    names = {case["kernel"], case["kernel"].split()[0]}
     assert case["wide loops"] >= 1
-    assert case["mixed loops"] == 0
-    assert case["lonely loops"] == 0 or case["kernel"] in ONE_BY_ONE
+    assert case["mixed loops"] == 0 or "ll128" in case["kernel"]
+    assert case["lonely loops"] == 0 or names & set(ONE_BY_ONE)
     assert case["in flight"]["put"] >= 16
     kinds = {"copy", "sum"} & set(case["in flight"])
-    assert min(case["in flight"][kind] for kind in kinds) >= (
-        16 if case["kernel"] in PUTTING else 64
-    )
+    least = 16 if names & set(PUTTING) else 64
+    assert min(case["in flight"][kind] for kind in kinds) >= least
 
 
 @pytest.mark.parametrize("case", list(CODE.values()), ids=lambda c: f"{c['kernel']}-{c['dtype']}")
