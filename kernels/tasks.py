@@ -29,11 +29,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.parts import member
+from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem.kernels.parts import member
-from gpushmem.kernels.plan import SLOTS, Plan
 
 __all__ = ["NO_TASK", "TaskPool", "next_task", "push_task"]
 

@@ -32,8 +32,18 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import begin, complete, end, member, part_of, send, tell, wait_for
-from gpushmem.kernels.parts import tell_others, wait_for_all
+from gpushmem.kernels.parts import (
+    begin,
+    complete,
+    end,
+    member,
+    part_of,
+    send,
+    tell,
+    tell_others,
+    wait_for,
+    wait_for_all,
+)
 from gpushmem.kernels.plan import SLOTS, Plan
 from gpushmem.kernels.ring_attention import DTYPES, RingAttention
 from numba import cuda

@@ -45,10 +45,11 @@ def fused(case):
 
 def phases(case):
     """All keys and values, then attention by the same tiles, without communication."""
-    import gpushmem as shmem
     from gpushmem.kernels import AllGather, RingAttention
     from gpushmem.kernels.ring_attention import attend, finish_rows, start_rows
     from numba import cuda
+
+    import gpushmem as shmem
 
     @shmem.jit
     def local(q, k, v, out, lse, sums, total, scores, wide, cu, before, after, scale, chunks, team):

@@ -22,8 +22,9 @@ def keys_of(case, me):
 
 
 def made(case):
-    import gpushmem as shmem
     from gpushmem.kernels import SampleSort
+
+    import gpushmem as shmem
 
     keys = shmem.to_device(keys_of(case, shmem.my_pe()))
     plan = SampleSort(size=keys.size, dtype=case["dtype"])

@@ -4,9 +4,6 @@ import time
 
 import numpy as np
 import pytest
-from numba import cuda
-
-import gpushmem as shmem
 from gpushmem.kernels import (
     NO_TASK,
     TaskPool,
@@ -23,6 +20,9 @@ from gpushmem.kernels import (
     try_pop,
     try_push,
 )
+from numba import cuda
+
+import gpushmem as shmem
 from tests.pes import whole_warps
 
 PES = (2, 5, *(pytest.param(n, marks=pytest.mark.sweep) for n in (1, 3, 8)))
