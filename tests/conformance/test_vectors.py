@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError
@@ -210,3 +211,23 @@ def test_every_access_is_tested():
     loads, stores = ({case[which] for case in CASES} for which in (2, 3))
     assert loads == {*LoadAccess.names}
     assert stores == {*StoreAccess.names}
+
+
+def test_loops_of_many_more_turns_than_threads(run_pes):
+    """What an error would say of a turn is not kept for each of them, behind what threads keep."""
+
+    @shmem.jit
+    def copied(dst, src):
+        for k in range(cuda.threadIdx.x, src.size // 4, cuda.blockDim.x):
+            shmem.store_vector(dst, 4 * k, shmem.load_vector(src, 4 * k, 4))
+        cuda.syncthreads()
+
+    def body():
+        shmem.init()
+        values = np.arange(1 << 16, dtype="float32")
+        src, dst = shmem.array(values), shmem.zeros(values.size, "float32")
+        for _ in range(5):
+            copied[1, 32](dst, src)
+        return (dst.numpy() == values).all()
+
+    assert run_pes(body, 1) == [True]

@@ -199,11 +199,13 @@ class Strided:
             i for at in to.in_order(loop.body) for i in to.blocks[at].insts
             if i.name not in loop.unused
         ]  # fmt: skip
-        members = set(map(id, insts))
         own = {i.name for i in insts if i.name} | loop.unused
         used = [n for i in insts for n in i.uses if n not in loop.unused]
         used += [v for p in loop.carried for v, _ in p.incoming]
         errors = to.errors_of(insts)
+        # What errors say is here, too: no place of a thread's is needed, nor, if all rounds are one
+        # loop, is there one for each turn.
+        members = set(map(id, [*insts, *errors.insts]))
         for inst in errors.insts:
             used += inst.uses
             own.add(inst.name or "")
@@ -211,7 +213,7 @@ class Strided:
         end, step = to.operand(loop.stop), to.operand(loop.step)
         nest = Rounds(to, loop.start, end, step, self._is_flat(insts, errors.insts, own))
         nest.begin()
-        meaning = to.meaning_of(used, own - {loop.index.name}, nest.where)
+        meaning = to.meaning_of(used, own, nest.where)
         meaning[loop.index.name or ""] = nest.index
         self._turn(nest, meaning, errors, members)
         nest.end()
