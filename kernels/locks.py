@@ -127,19 +127,25 @@ def cell_for(words, end, home, waits):
 
 
 @shmem.jit(device=True)
-def fill(words, cells, item, at, empty, home):
-    """Put an item into a cell, and say so."""
-    cell, full = cells[at - CELLS], words[at:]
-    shmem.put_signal_block(cell, item, full, empty + 1, shmem.SIGNAL_SET, home)
+def pushed(words, cells, item, home, waits):
+    """Put an item into a cell, and say so, if there is one; whether there was. See `cell_for`."""
+    at, empty = cell_for(words, TAIL, home, waits)
+    if at >= 0:
+        cell, full = cells[at - CELLS], words[at:]
+        shmem.put_signal_block(cell, item, full, empty + 1, shmem.SIGNAL_SET, home)
+    return at >= 0
 
 
 @shmem.jit(device=True)
-def drain(words, cells, out, at, empty, home):
-    """Take an item out of a cell, and say so; then all threads see it. Synchronises the block."""
-    shmem.get_block(out, cells[at - CELLS], home)
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        shmem.signal_op(words[at:], empty + 2, shmem.SIGNAL_SET, home)
+def popped(words, cells, out, home, waits):
+    """Take an item out of a cell, and say so; then all threads see it. Otherwise as `pushed`."""
+    at, empty = cell_for(words, HEAD, home, waits)
+    if at >= 0:
+        shmem.get_block(out, cells[at - CELLS], home)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            shmem.signal_op(words[at:], empty + 2, shmem.SIGNAL_SET, home)
+    return at >= 0
 
 
 @shmem.jit(device=True)
@@ -150,32 +156,22 @@ def push(words, cells, item, home):
     uint64 zeros; `item` has the shape of a cell, and may be changed on return. Items are popped in
     the order of their turns, which are taken by one addition. Synchronises the block.
     """
-    at, empty = cell_for(words, TAIL, home, True)
-    fill(words, cells, item, at, empty, home)
+    pushed(words, cells, item, home, True)
 
 
 @shmem.jit(device=True)
 def try_push(words, cells, item, home):
     """As `push`, but if there is no room return False at once; otherwise True."""
-    at, empty = cell_for(words, TAIL, home, False)
-    if at < 0:
-        return False
-    fill(words, cells, item, at, empty, home)
-    return True
+    return pushed(words, cells, item, home, False)
 
 
 @shmem.jit(device=True)
 def pop(words, cells, out, home):
     """Take the first item of the queue on `home` to `out`, waiting for one; see `push`."""
-    at, empty = cell_for(words, HEAD, home, True)
-    drain(words, cells, out, at, empty, home)
+    popped(words, cells, out, home, True)
 
 
 @shmem.jit(device=True)
 def try_pop(words, cells, out, home):
     """As `pop`, but if there is no item return False at once; otherwise True."""
-    at, empty = cell_for(words, HEAD, home, False)
-    if at < 0:
-        return False
-    drain(words, cells, out, at, empty, home)
-    return True
+    return popped(words, cells, out, home, False)

@@ -15,8 +15,7 @@ import gpushmem as shmem
 __all__ = [
     "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "get_tile", "member",
     "part_of", "put_tile", "send", "signal_others", "sum_before", "sum_in_order", "tell",
-    "tell_others", "wait_for",
-    "wait_for_all", "wait_for_others",
+    "tell_others", "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
