@@ -596,6 +596,7 @@ class _Filled:
     def parts(self, n: int, splits: Sequence[int] = ()) -> list[_Filled]:
         """Parts of its first axis, for `n` members: as long as `splits` says, or all the same."""
         rows = self._whole.shape[0] if self._whole.ndim else 0
+        splits = list(map(int, splits))  # may be of NumPy
         if not splits:
             each, left = divmod(rows if self._whole.ndim else 1, n)
             if left:
@@ -605,7 +606,7 @@ class _Filled:
             splits = [each] * n
         elif len(splits) != n or sum(splits) != rows:
             raise ArgumentError(
-                f"{self.name}_split_sizes is {list(splits)}, which does not split a first axis of "
+                f"{self.name}_split_sizes is {splits}, which does not split a first axis of "
                 f"{rows} for {n} ranks"
             )
         row = self.nbytes // rows if rows else 0

@@ -185,6 +185,9 @@ def test_pieces_of_different_lengths(run_pes, tmp_path):
             splits = lengths[:, me].tolist(), lengths[me].tolist()
             dist.all_to_all_single(out, torch.cat(sent), *splits)
             assert torch.equal(out, torch.cat(came))
+            of_numpy = lengths[:, me], lengths[me]
+            dist.all_to_all_single(out.zero_(), torch.cat(sent), *of_numpy)
+            assert torch.equal(out, torch.cat(came))
             parts = [torch.empty(rank + 1) for rank in range(n)]
             dist.all_gather(parts, torch.full((me + 1,), float(me)))
             assert [p.tolist() for p in parts] == [[0.0], [1.0, 1.0], [2.0, 2.0, 2.0]]
