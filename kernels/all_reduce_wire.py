@@ -35,7 +35,7 @@ from gpushmem.kernels.parts import (
     wait_for_others,
 )
 from gpushmem.kernels.pieces import InPieces, part_size
-from gpushmem.kernels.wire import bytes_of, quantise, row_bytes, sum_rows, through_wire
+from gpushmem.kernels.wire import WIRES, row_bytes
 from numba import cuda
 
 import gpushmem as shmem
@@ -43,7 +43,8 @@ from gpushmem.checks import dtype_name
 
 __all__ = ["WIRED", "check_wire", "reference", "traffic", "workspace"]
 
-WIRES = ("float8_e4m3",)
+WIRE = "float8_e4m3"
+quantise, sum_rows, through = WIRES[WIRE]
 DTYPES = "float16", "bfloat16", "float32"
 
 
@@ -53,7 +54,7 @@ def one_shot(mine, boxes, signals, sums, summed, near, team, epoch):
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     quantise(boxes[me], mine)
     cuda.syncthreads()
-    row = boxes[me][: bytes_of(mine.size)]
+    row = boxes[me][: row_bytes(mine.size)]
     for k in range(1, n):
         send(boxes[me], row, signals[me:], epoch, member(team, (me + k) % n), near)
     tell_others(signals[me:], epoch, team, near)
@@ -73,7 +74,7 @@ def sum_my_part(mine, boxes, signals, near, team, epoch):
     for k in range(1, n):
         to = (me + k) % n
         first, last = part_of(mine.size, n, to)
-        row = boxes[n + to][: bytes_of(last - first)]
+        row = boxes[n + to][: row_bytes(last - first)]
         send(boxes[me], row, signals[me:], epoch, member(team, to), near)
     tell_others(signals[me:], epoch, team, near)
     wait_for_others(signals, epoch, team)
@@ -90,7 +91,7 @@ def two_shot(mine, boxes, signals, sums, summed, near, team, epoch):
     first, last = part_of(mine.size, n, me)
     quantise(sums[me], mine[first:last])
     cuda.syncthreads()
-    row = sums[me][: bytes_of(last - first)]
+    row = sums[me][: row_bytes(last - first)]
     for k in range(1, n):
         send(sums[me], row, summed[me:], epoch, member(team, (me + k) % n), near)
     tell_others(summed[me:], epoch, team, near)
@@ -108,7 +109,7 @@ WIRED = {"one_shot": one_shot, "two_shot": two_shot}
 def check_wire(plan: InPieces, algorithm: str, wire: str) -> None:
     """Raise `ArgumentError` unless a plan can have this wire."""
     for what, given, possible in (
-        ("wire", wire, WIRES),
+        ("wire", wire, (WIRE,)),
         ("algorithm", algorithm, tuple(WIRED)),
         ("dtype", dtype_name(plan.dtype), DTYPES),
     ):
@@ -137,7 +138,7 @@ def traffic(plan: InPieces, algorithm: str) -> tuple[int, int]:
     """Bytes and messages that a PE sends in a call; the bytes at most: parts may be uneven."""
     n, rounds = plan.n_pes, 2 if algorithm == "two_shot" else 1
     parts = n if algorithm == "two_shot" else 1
-    nbytes = sum(bytes_of(part_size(last - first, parts)) for first, last in plan.cuts())
+    nbytes = sum(row_bytes(part_size(last - first, parts)) for first, last in plan.cuts())
     return rounds * (n - 1) * nbytes, rounds * (n - 1) * plan.pieces
 
 
@@ -150,8 +151,8 @@ def reference(arrays: list[np.ndarray[Any, Any]], plan: Any) -> np.ndarray[Any, 
             part = slice(first + lower, first + upper)
             total = np.zeros(upper - lower, np.float32)
             for array in arrays:
-                total += through_wire(array[part])
+                total += through(array[part])
             sums[part] = total
             if two:
-                sums[part] = through_wire(sums[part])
+                sums[part] = through(sums[part])
     return sums

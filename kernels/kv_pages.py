@@ -23,7 +23,7 @@ from gpushmem.kernels.kv_routes import (
     WARP,
 )
 from gpushmem.kernels.parts import complete
-from gpushmem.kernels.wire import bytes_of, quantise, row_bytes, sum_rows
+from gpushmem.kernels.wire import WIRES, row_bytes
 from numba import cuda
 
 import gpushmem as shmem
@@ -37,6 +37,7 @@ COUNT, REFUSED, CANCELLED = 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFE  # of a signal's 
 LATE = 1 << 40  # of the layer that is next: no pages were named in time
 TICKET, DONE, FAILED, LEFT = range(4)  # words of an outcome
 ROW_BYTES = row_bytes(ROW)
+quantise, sum_rows, _ = WIRES["float8_e4m3"]
 
 
 @shmem.jit(device=True)
@@ -76,7 +77,7 @@ def put_pages_as_8_bits(src, route, mine, theirs, first, last, layer, cache, as_
     for unit in range(cuda.blockIdx.x, units_in(route, last - first), cuda.gridDim.x):
         of, size = place_of(unit, route, mine, first, SRC)
         to, _ = place_of(unit, route, theirs, first, DST)
-        to, row = (to + layer * route[DST + LAYER]) * wide, outbox[unit, : bytes_of(size)]
+        to, row = (to + layer * route[DST + LAYER]) * wide, outbox[unit, : row_bytes(size)]
         quantise(outbox[unit], src[of : of + size])
         cuda.syncthreads()
         shmem.put_nbi_block(as_bytes[to : to + row.size], row, route[PE])
@@ -221,7 +222,8 @@ def receive_layer(signals, value, routes, team, epochs):
 def widen_layer(signals, slot, layer, value, routes, kept, counts, cache, as_bytes, team, epochs):
     """Wait for a layer, and make numbers of its 8-bit floats; `counts` (slots,) are of pages."""
     failures, wide = cuda.shared.array(1, np.int64), as_bytes.size // cache.size
-    staged = cuda.shared.array((1, ROW_BYTES), np.uint8)
+    words = cuda.shared.array((1, ROW_BYTES // 16), np.complex128)  # aligned to 16 bytes
+    staged = words.view(np.uint8)
     if cuda.threadIdx.x == 0:
         failures[0] = 0
         for k in range(routes.shape[0]):
@@ -234,7 +236,7 @@ def widen_layer(signals, slot, layer, value, routes, kept, counts, cache, as_byt
         for unit in range(cuda.blockIdx.x, units_in(route, counts[slot]), cuda.gridDim.x):
             at, size = place_of(unit, route, kept[slot], 0, DST)
             at += layer * route[DST + LAYER]
-            row = as_bytes[at * wide : at * wide + bytes_of(size)]
+            row = as_bytes[at * wide : at * wide + row_bytes(size)]
             shmem.copy_block(staged[0], row)
             cuda.syncthreads()
             sum_rows(cache[at : at + size], staged)

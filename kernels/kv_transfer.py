@@ -127,11 +127,11 @@ class KVTransfer(Requests):
         self._make_memory()
 
     def _check_wire(self, head_dim: int) -> None:
-        fits = self.dtype.name in ("float16", "bfloat16", "float32") and head_dim >= 16
+        fits = self.dtype.name in ("float16", "bfloat16", "float32") and head_dim % 16 == 0
         if self.wire not in WIRES or (self.wire and not fits):
             raise shmem.ArgumentError(
                 f"KVTransfer: wire is {self.wire!r}, for {self.dtype} and heads of {head_dim}; it "
-                'is None or "float8_e4m3", for float16, bfloat16, float32 and heads of 16 or more'
+                'is None or "float8_e4m3", for float16, bfloat16, float32 and heads of 16, 32, ...'
             )
 
     def _make_memory(self) -> None:

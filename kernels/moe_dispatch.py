@@ -54,26 +54,23 @@ distributed (ByteDance), and examples/moe_shuffle.cu of NVSHMEM.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import comb, gcd
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
 from gpushmem.kernels.moe_parts import (
     COUNT,
     MASKS,
-    WIRES,
     add_up,
     experts_of,
-    quantise,
     receive_head,
     send_rows,
     size_of,
     sort_by_expert,
-    widen,
-    wire_row,
 )
 from gpushmem.kernels.parts import begin, complete, end, member, wait_for_all
 from gpushmem.kernels.plan import Plan
+from gpushmem.kernels.wire import WIRES, Wire, row_bytes
 from numba import cuda
 
 import gpushmem as shmem
@@ -153,14 +150,17 @@ def send_packed(
 
 
 @shmem.jit(device=True)
-def lay_out(starts, counts, heads):
+def lay_out(starts, counts, heads, align):
     """One segment behind the other: `starts` and `counts` (local experts, n) from the heads.
+
+    Those of an expert begin at a multiple of `align`.
 
     The block's own `starts`; `counts` by block 0. For the other threads, synchronise the block.
     """
     if cuda.threadIdx.x == 0:
         total = 0
         for local in range(starts.shape[0]):
+            total = (total + align - 1) // align * align
             for source in range(starts.shape[1]):
                 starts[local, source] = total
                 total += heads[source, local] & COUNT
@@ -171,7 +171,8 @@ def lay_out(starts, counts, heads):
 @shmem.jit(collective=True)
 def dispatch_throughput(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
-    rows, outbox, inbox, there, lists, places, counted, arrived, phases, team, epochs,
+    rows, outbox, inbox, there, lists, places, counted, arrived, align, phases, team,
+    epochs,
 ):  # fmt: skip
     """`rows` (rows, row) is where tokens end; `outbox` (rows, row), `inbox` (n, rows, row).
 
@@ -198,7 +199,7 @@ def dispatch_throughput(
     if phases & RECEIVE:
         if me * heads.shape[1] < n_experts:
             wait_for_all(counted, epoch)
-            lay_out(starts[b], counts, heads)
+            lay_out(starts[b], counts, heads, align)
             for k in range(n):
                 source = (me + n - k) % n
                 wait_for_all(arrived[source], epoch)
@@ -258,7 +259,33 @@ def combine(
         end(epochs)
 
 
-LANES = 32  # threads of a block that has groups of a few numbers
+# --- tokens in 8 bits
+
+
+def stages_of(wire: Wire) -> tuple[Any, Any]:
+    """The kernels before and after dispatch, by the functions of a wire."""
+    quantise, sum_rows, _ = wire
+
+    @shmem.jit
+    def narrow(small, x, team, epochs):
+        """`x` (t, H) to `small` (t or more, row); a block has rows of its own."""
+        for t in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
+            quantise(small[t], x[t])
+
+    @shmem.jit
+    def widen(rows, small, starts, counts, team, epochs):
+        """The rows of all segments of `small` (rows, row) to `rows` (rows, H)."""
+        for local in range(counts.shape[0]):
+            for source in range(counts.shape[1]):
+                first = starts[local, source]
+                last = first + counts[local, source]
+                for r in range(first + cuda.blockIdx.x, last, cuda.gridDim.x):
+                    sum_rows(rows[r], small[r : r + 1])
+
+    return narrow, widen
+
+
+STAGES = {name: stages_of(wire) for name, wire in WIRES.items()}
 FORMS = {"low_latency": dispatch_low_latency, "throughput": dispatch_throughput}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -356,11 +383,12 @@ class ExpertParallel(Dispatch):
     per expert and source PE are taken, in the order of the tokens; the others count as zeros, and
     in `plan.dropped()`. Without it none are dropped. A token that names an expert more than once is
     sent to it once, and counts once. `form` is "low_latency" or "throughput": see the module. With
-    `wire="int8"` tokens travel as int8 with a float32 scale for each, max |x| / 127: what arrives
-    is off by at most max |x| / 254, and the rounding of its dtype. With "float8_e4m3" they travel
-    as e4m3fn with a scale for each 128 numbers, max |x| / 448: a number is off by at most 1/16 of
-    itself, or max |x| / 458752 if that is more. Both are rounded to nearest even; where one number
-    that shares a scale is not finite, all arrive as NaN. Results travel in their dtype.
+    `wire="float8_e4m3"` tokens travel as 8-bit floats with a scale for each 128 numbers, max |x| /
+    448: a number is off by at most 1/16 of itself, or max |x| / 458752 if that is more. With "int8"
+    as integers, scale max |x| / 127: it is off by at most max |x| / 254. Both are rounded to
+    nearest even; where one number that shares a scale is not finite, all arrive as NaN. Results
+    travel in their dtype. In the form "throughput" the rows of an expert begin at a multiple of
+    `align`.
 
     dispatch and combine take turns, on all PEs of the team; so one plan has one batch under way.
     """
@@ -368,7 +396,8 @@ class ExpertParallel(Dispatch):
     def __init__(
         self, *, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any,
         team: Any = shmem.TEAM_WORLD, capacity: int | None = None, form: str = "low_latency",
-        wire: str | None = None, blocks: int | None = None, threads: int | None = None,
+        wire: str | None = None, align: int = 1, blocks: int | None = None,
+        threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             tokens=tokens, hidden=hidden, experts=experts, top_k=top_k, dtype=dtype, team=team,
@@ -379,12 +408,15 @@ class ExpertParallel(Dispatch):
                 f"ExpertParallel: there is no form {form!r} with wire {wire!r}; there are "
                 f"{', '.join(FORMS)}, and {', '.join(WIRES)}"
             )
+        if align < 1 or (align > 1 and form != "throughput"):
+            raise shmem.ArgumentError(
+                f'ExpertParallel: align is {align}; it is 1 or more, and 1 unless form="throughput"'
+            )
         self.form, self.wire = form, wire
         n, share = self.n_pes, self.experts_per_pe
         travels, row = self.dtype, hidden
         if wire is not None:
-            group = WIRES[wire].group or hidden
-            travels, row = np.dtype("uint8"), wire_row(hidden, group)
+            travels, row = np.dtype("uint8"), row_bytes(hidden)
         self.row_bytes = row * travels.itemsize
         self._boxes: tuple[Any, ...]
         starts = np.zeros((self.blocks, self.local_experts, n), "int32")
@@ -394,7 +426,8 @@ class ExpertParallel(Dispatch):
             starts[:] = np.arange(self.local_experts * n).reshape(-1, n) * self.capacity
         else:
             most, once = (min(share * self.capacity, k) for k in (self.pairs, tokens))
-            inbox = self.sendable(shmem.device_array((n * most, row), travels))
+            between = self.local_experts * (align - 1)
+            inbox = self.sendable(shmem.device_array((n * most + between, row), travels))
             outbox = shmem.device_array((min(self.pairs, n * tokens), row), travels)
             there = shmem.device_array((self.blocks, n), "int64")
             lists = shmem.device_array((4, self.blocks, self.pairs), "int32")
@@ -402,18 +435,14 @@ class ExpertParallel(Dispatch):
                 inbox, self.sendable(outbox), self.memory(n, once, row, dtype=travels), there,
                 self.sendable(lists), self.memory(n, most, dtype="int32"),
                 self.memory(2 * n, dtype="uint64"), self.memory(n, self.blocks, dtype="uint64"),
+                align,
             )  # fmt: skip
         rows = inbox
         if wire is not None:
             rows = self.sendable(shmem.device_array((inbox.shape[0], hidden), self.dtype))
             self._stage = self.sendable(shmem.to_device(np.zeros((tokens, row), "uint8")))
-            narrow, self._wide = (
-                (each.view(WIRES[wire].dtype), each.view("float32"), group)
-                for each in (self._stage, inbox)
-            )
-            lanes = gcd(self.threads, LANES) if WIRES[wire].group else self.threads
-            self._groups = self.blocks * self.threads // lanes, lanes
-            self._narrow = *narrow, np.float32(WIRES[wire].largest), WIRES[wire].whole
+            self._narrow, self._widen = STAGES[wire]
+        self._came = inbox
         self._starts = shmem.to_device(starts)
         counts = shmem.to_device(np.zeros((self.local_experts, n), "int32"))
         self.received = Received(rows, self._starts[0], counts)
@@ -429,8 +458,9 @@ class ExpertParallel(Dispatch):
         such as -1, is none. Returns `plan.received`, the same arrays each time, which kernels
         launched on the stream from now on may read until `combine`: `rows` (rows, H), of which
         segment (l, p) is rows[starts[l, p] :][: counts[l, p]], the tokens for local expert l from
-        PE p in their order. In the form "throughput" all segments follow each other, those of an
-        expert first; in "low_latency" each has `capacity` places.
+        PE p in their order. In the form "throughput" the segments of an expert follow each other,
+        and the experts, each from a multiple of `align` on; in "low_latency" a segment has
+        `capacity` places.
 
         With `return_hook` it launches only what sends, and returns `plan.received` and a hook.
         `hook(stream=...)`, by default on the same stream, launches what receives; what is launched
@@ -440,7 +470,7 @@ class ExpertParallel(Dispatch):
         self._turn(False)
         tokens = self._expect_tokens(x, experts)
         if self.wire is not None:
-            self._by_groups(stream, quantise, x, *self._narrow)
+            self.launch(self._narrow, stream, self._stage, x)
             x = self._stage
         hook = self._exchange(
             return_hook, stream, FORMS[self.form], x, self.flat(experts), self.top_k, self.experts,
@@ -478,7 +508,7 @@ class ExpertParallel(Dispatch):
             self.launch(kernel, stream, *args, phases)
             if phases & RECEIVE and kernel is not combine and self.wire is not None:
                 rows, *segments = self.received
-                self._by_groups(stream, widen, rows, *self._wide, *segments)
+                self.launch(self._widen, stream, rows, self._came, *segments)
 
         def hook(stream: Any = stream) -> None:
             if self._hook is not hook:
@@ -489,10 +519,6 @@ class ExpertParallel(Dispatch):
         launch(SEND if hooked else SEND | RECEIVE, stream)
         self._hook = hook if hooked else None
         return self._hook
-
-    def _by_groups(self, stream: Any, kernel: Any, *args: Any) -> None:
-        self.on(stream)
-        self.launch_as((*self._groups, stream), self._epochs, kernel, *args)
 
     def _turn(self, under_way: bool) -> None:
         if self._hook is not None:

@@ -1,4 +1,4 @@
-"""Parts of mixtures of experts: routing, sorting by expert, sending rows, adding up, 8 bits.
+"""Parts of mixtures of experts: routing, sorting by expert, sending rows, adding up.
 
 Device functions are called by all threads of a block; `moe_dispatch` tells how they work together.
 """
@@ -6,19 +6,18 @@ Device functions are called by all threads of a block; `moe_dispatch` tells how 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import MAX_THREADS, member, sum_before, tell
+from gpushmem.kernels.parts import member, sum_before, tell
 from numba import cuda
-from numba.cuda import libdevice
 
 import gpushmem as shmem
 from gpushmem.checks import dtype_name, shown, taking
 
 __all__ = [
-    "COUNT", "MASKS", "WIRES", "add_up", "experts_of", "quantise", "receive_head", "route",
-    "send_rows", "size_of", "sort_by_expert", "through_wire", "widen", "wire_row",
+    "COUNT", "MASKS", "add_up", "experts_of", "receive_head", "route",
+    "send_rows", "size_of", "sort_by_expert",
 ]  # fmt: skip
 
 # A segment's head is one number: the first of its rows on the PE that sent it, and how many.
@@ -263,109 +262,4 @@ def add_up(out, weights, returned, position):
         shmem.sum_rows_block(out[t], returned, here, weights[t])
 
 
-# --- tokens in 8 bits
-
-
-class Wire(NamedTuple):
-    """How tokens travel: as what, a scale for how many of their numbers, and what that maps to."""
-
-    dtype: str
-    group: int  #: 0 for all numbers of a token
-    largest: float  #: what the largest of a group becomes
-    whole: bool  #: whether numbers become integers
-
-
-WIRES = {
-    "int8": Wire("int8", 0, 127, whole=True),
-    "float8_e4m3": Wire("float8_e4m3fn", 128, 448, whole=False),
-}
-ALIGN = 16  # bytes: of rows on the wire, and of the scales in them
-LEAST = np.float32(2.0**-100)  # groups of smaller numbers are zeros
-
-
-@shmem.jit(device=True)
-def padded(nbytes):
-    """So many bytes or more, aligned."""
-    return (nbytes + ALIGN - 1) // ALIGN * ALIGN
-
-
-def wire_row(hidden: int, group: int) -> int:
-    """Bytes of a token on the wire: its numbers, then the scales of groups."""
-    return padded(padded(hidden) + 4 * -(-hidden // group))
-
-
-@shmem.jit(device=True)
-def block_max(value):
-    """Return the largest int32 of the threads of the block, to all; synchronises the block."""
-    me, n = cuda.threadIdx.x, cuda.blockDim.x
-    values = cuda.shared.array(MAX_THREADS, np.int32)
-    values[me] = value
-    cuda.syncthreads()
-    while n > 1:
-        half = (n + 1) // 2
-        if me < n // 2:
-            values[me] = max(values[me], values[me + half])
-        cuda.syncthreads()
-        n = half
-    found = values[0]
-    cuda.syncthreads()  # before the next call writes there
-    return found
-
-
-@shmem.jit
-def quantise(x, small, scales, group, largest, whole, team, epochs):
-    """`x` (t, H) to `small` (t, row), and scales, float32, to `scales`, the same memory.
-
-    A block has groups of its own. The largest is found among bits, which are in the order of the
-    numbers: NaN is the largest, and makes all of its group NaN, as infinity does.
-    """
-    hidden, at = x.shape[1], padded(x.shape[1]) // 4
-    groups = (hidden + group - 1) // group
-    for k in range(cuda.blockIdx.x, x.shape[0] * groups, cuda.gridDim.x):
-        row, to, g = x[k // groups], small[k // groups], k % groups
-        first, last, bits = g * group + cuda.threadIdx.x, min((g + 1) * group, hidden), np.int32(0)
-        for i in range(first, last, cuda.blockDim.x):
-            bits = max(bits, libdevice.float_as_int(abs(np.float32(row[i]))))
-        most = libdevice.int_as_float(block_max(bits))
-        inverse = largest / most if most > LEAST else np.float32(0)
-        if whole:
-            for i in range(first, last, cuda.blockDim.x):
-                to[i] = np.int8(libdevice.rintf(np.float32(row[i]) * inverse))
-        else:
-            for i in range(first, last, cuda.blockDim.x):
-                to[i] = np.float32(row[i]) * inverse
-        if cuda.threadIdx.x == 0:
-            scales[k // groups, at + g] = most / largest
-
-
-@shmem.jit
-def widen(rows, small, scales, group, starts, counts, team, epochs):
-    """The rows of all segments of `small` (rows, row), with their `scales`, to `rows` (rows, H)."""
-    hidden, at = rows.shape[1], padded(rows.shape[1]) // 4
-    groups = (hidden + group - 1) // group
-    for local in range(counts.shape[0]):
-        for source in range(counts.shape[1]):
-            start = starts[local, source]
-            for k in range(cuda.blockIdx.x, counts[local, source] * groups, cuda.gridDim.x):
-                r, g = start + k // groups, k % groups
-                row, came, scale = rows[r], small[r], scales[r, at + g]
-                first, last = g * group + cuda.threadIdx.x, min((g + 1) * group, hidden)
-                for i in range(first, last, cuda.blockDim.x):
-                    row[i] = scale * np.float32(came[i])
-
-
-def through_wire(x: np.ndarray[Any, Any], wire: str | None) -> np.ndarray[Any, Any]:
-    """Tokens as they arrive with `wire`."""
-    if wire is None:
-        return x
-    dtype, group, most, whole = WIRES[wire]
-    made = x.astype("float32")
-    for first in range(0, x.shape[1], group or x.shape[1]):
-        part = made[:, first : first + (group or x.shape[1])]
-        largest = np.abs(part).max(axis=1, keepdims=True)
-        inverse = np.float32(most) / np.where(largest > LEAST, largest, np.float32(np.inf))
-        with np.errstate(invalid="ignore"):
-            steps = part * inverse
-            steps = np.rint(steps) if whole else steps.astype(dtype).astype("float32")
-            part[:] = steps * (largest / np.float32(most))
-    return made.astype(x.dtype)
+# exp(x) = 2^k exp(r), |r| <= log(2) / 2; log(2) in two parts, of which k times the first is exact.

@@ -244,7 +244,7 @@ def _literal(row: Op, role: type[roles.Argument], given: Any) -> str:
 
 # --- several elements at once
 
-VECTORS, PIECES = (1, 2, 4, 8, 16), (4, 8, 16)  # bytes, of a load or store, and of a copy
+VECTORS, PIECES = (1, 2, 4, 8, 16, 32, 64, 128), (4, 8, 16)  # bytes: of vectors, and of a copy
 FEW: Any = SMALL[0] | SMALL[1] | SMALL[2]
 
 
@@ -266,7 +266,7 @@ def _check_vector(op: Op, given: Given) -> None:
     if nbytes not in sizes:
         *most, last = map(str, sizes)
         raise NumbaTypeError(
-            f"{op.name}: {n} elements of {dtype_name(dtype)} are {nbytes} bytes; one access has "
+            f"{op.name}: {n} elements of {dtype_name(dtype)} are {nbytes} bytes; a vector has "
             f"{', '.join(most)} or {last}"
         )
 

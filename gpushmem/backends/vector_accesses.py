@@ -7,7 +7,7 @@ split the access.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -20,6 +20,7 @@ from gpushmem.ops.roles import SCOPES
 __all__ = ["Access", "definitions", "place_of"]
 
 I64 = ir.IntType(64)
+WIDEST = 16  # bytes of an access
 
 
 class Access(NamedTuple):
@@ -36,11 +37,16 @@ class Access(NamedTuple):
         return self.bits * self.words // 8
 
 
-def _access(row: str, how: Any, nbytes: int, itemsize: int) -> Access:
+def _accesses(
+    builder: Any, row: str, how: Any, address: Any, nbytes: int, itemsize: int
+) -> Iterator[tuple[Any, Access]]:
+    """The accesses that move so many bytes, and where: one, or one for each 16 bytes."""
     order, _, scope = literal_access(OPS[row], how).partition(".")
     wide = 64 if scope or itemsize > 4 else 32  # what is atomic is as wide as can be
-    bits = min(8 * nbytes, wide)
-    return Access(order, SCOPES.index(scope) if scope else 0, bits, 8 * nbytes // bits)
+    bits, each = min(8 * nbytes, wide), min(nbytes, WIDEST)
+    access = Access(order, SCOPES.index(scope) if scope else 0, bits, 8 * each // bits)
+    for first in range(0, nbytes, each):
+        yield builder.add(address, I64(first)), access
 
 
 def definitions(
@@ -57,8 +63,12 @@ def definitions(
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             address, itemsize = place_of(context, builder, array, args)
-            how = _access("load_vector", access, result.count * itemsize, itemsize)
-            words = _resized(builder, load(builder, address, how), min(8 * itemsize, 64))
+            words = []
+            for where in _accesses(
+                builder, "load_vector", access, address, result.count * itemsize, itemsize
+            ):
+                words += load(builder, *where)
+            words = _resized(builder, words, min(8 * itemsize, 64))
             elements, each = [], max(1, itemsize // 8)
             for k in range(0, len(words), each):
                 slot = _slot(context, builder, array.dtype, words[k].type)
@@ -72,7 +82,6 @@ def definitions(
     def store_vector(typingctx: Any, array: Any, i: Any, value: Any, access: Any = "weak") -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             address, itemsize = place_of(context, builder, array, args)
-            how = _access("store_vector", access, len(value) * itemsize, itemsize)
             words, unit = [], ir.IntType(min(8 * itemsize, 64))
             for k, typ in enumerate(value):
                 element = context.cast(builder, builder.extract_value(args[2], k), typ, array.dtype)
@@ -80,7 +89,11 @@ def definitions(
                 context.pack_value(builder, array.dtype, element, slot.element)
                 each = range(max(1, itemsize // 8))
                 words += [builder.load(builder.gep(slot.words, [I64(j)])) for j in each]
-            store(builder, address, how, _resized(builder, words, how.bits))
+            size, first = len(value) * itemsize, 0
+            for place, how in _accesses(builder, "store_vector", access, address, size, itemsize):
+                resized = _resized(builder, words, how.bits)
+                store(builder, place, how, resized[first : first + how.words])
+                first += how.words
             return context.get_dummy_value()
 
         return types.void(array, types.intp, value, _typed(access)), codegen

@@ -12,10 +12,10 @@ from tests.conformance.test_multimem import numbers_of
 from tests.pes import compile_first, repeated
 
 NEAR = pes.on_several_nodes("memory of the others is not mapped")
-# dtype, elements of one access; then how both are made.
+# dtype, elements of one vector; then how both are made.
 CASES = [
     ("float32", 4, "weak", "stream"), ("int8", 16, "relaxed.sys", "release.gpu"),
-    ("float16", 8, "acquire.cta", "relaxed.cta"), ("complex128", 1, "acquire.sys", "weak"),
+    ("float16", 16, "acquire.cta", "relaxed.cta"), ("complex128", 1, "acquire.sys", "weak"),
     ("bfloat16", 2, "stream", "release.sys"), ("bool", 2, "relaxed.gpu", "relaxed.gpu"),
     ("uint8", 1, "relaxed.cta", "release.cta"), ("int64", 1, "weak", "weak"),
     ("uint16", 1, "weak", "relaxed.sys"), ("float64", 2, "acquire.gpu", "release.sys"),
@@ -106,8 +106,8 @@ def test_a_place_between_is_refused(alone, i):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        ("shmem.load_vector(x, 0, 3)", r"3 elements of float32 are 12 bytes; one access has 1, 2"),
-        ("shmem.load_vector(x, 0, 8)", "8 elements of float32 are 32 bytes"),
+        ("shmem.load_vector(x, 0, 3)", r"3 elements of float32 are 12 bytes; a vector has 1, 2"),
+        ("shmem.load_vector(x, 0, 64)", "64 elements of float32 are 256 bytes"),
         ("shmem.load_vector(x, 0, 0)", "0 elements of float32 are 0 bytes"),
         ("shmem.load_vector(x, 0, n)", "n must be an integer written in the call, not int64"),
         (

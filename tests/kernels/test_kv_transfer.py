@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from gpushmem.kernels.kv_transfer import KVTransfer, TransferFailed, reference
-from gpushmem.kernels.wire import through_wire
+from gpushmem.kernels.wire import WIRES
 
 import gpushmem as shmem
 from tests.pes import repeated, to_send, whole_warps
@@ -150,7 +150,7 @@ def test_what_arrives_as_8_bits_is_what_the_wire_says(run_pes):
             plan.wait(0, 0)
             got = plan.cache[0].numpy()
             for mine, its in zip(MINE, THEIRS, strict=True):
-                want = through_wire(values[mine].ravel())  # a page is a row
+                want = WIRES["float8_e4m3"].through(values[mine].ravel())  # a page is a row
                 np.testing.assert_array_equal(got[its].ravel(), want)
         until_over(plan, 0)
         shmem.finalize()

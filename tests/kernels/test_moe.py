@@ -7,7 +7,8 @@ import pytest
 from gpushmem.kernels import ExpertParallel, MoE, expert_ffn, route
 from gpushmem.kernels.moe import reference as layer
 from gpushmem.kernels.moe_dispatch import reference
-from gpushmem.kernels.moe_parts import COUNT, MASKS, WIRES, sort_by_expert, through_wire
+from gpushmem.kernels.moe_parts import COUNT, MASKS, sort_by_expert
+from gpushmem.kernels.wire import GROUP, WIRES
 from numba import cuda
 
 import gpushmem as shmem
@@ -34,6 +35,11 @@ def some_for(form, wire):
 def rounding(plan, dtype):
     """Code for GPUs rounds a product and sum once."""
     return TOLERANCE[dtype] if plan.wire and pes.BACKEND != "cpu" else 0
+
+
+def through(x, wire):
+    """Tokens as they arrive."""
+    return x if wire is None else WIRES[wire].through(x).astype(x.dtype)
 
 
 def named(sizes, dtype):
@@ -102,7 +108,7 @@ def around(plan, xs, choices, weights, expert, hooked=False):
     if hooked:
         received, hook = received
         hook(stream=shmem.stream())
-    arrived = [through_wire(x, plan.wire) for x in xs]
+    arrived = [through(x, plan.wire) for x in xs]
     rows, starts, counts = check_received(plan, received, arrived, choices)
     made = np.full(rows.shape, np.nan, rows.dtype)  # rows that nobody sent must not be used
     for (local, source), count in np.ndenumerate(counts):
@@ -147,7 +153,7 @@ def every_form(few):
                 got = around(
                     plan, *inputs, lambda e, rows: rows * times[e].astype(rows.dtype), call == 1
                 )
-                xs = [through_wire(x, wire) for x in inputs[0]]
+                xs = [through(x, wire) for x in inputs[0]]
                 expected, dropped = reference(
                     xs, *inputs[1:], lambda e, rows: rows * times[e].astype(rows.dtype), capacity
                 )
@@ -303,29 +309,29 @@ def test_forms_launches_and_repetitions_give_the_same_bits(run_pes):
     assert run_pes(body, 3) == [1, 1, 1]
 
 
-def test_eight_bits_are_off_by_half_a_step_and_nan_stays(run_pes):
+@pytest.mark.parametrize("hidden", [267, 384])  # rows that are not aligned, and that are
+def test_eight_bits_are_off_by_half_a_step_and_nan_stays(run_pes, hidden):
     def body():
         shmem.init()
-        x = (
-            np.random.default_rng(1).normal(size=(50, 267)) * np.logspace(-6, 4, 50)[:, None]
-        ).astype("f4")
+        x = np.random.default_rng(1).normal(size=(50, hidden)) * np.logspace(-6, 4, 50)[:, None]
+        x = x.astype("f4")
         x[7], x[8, 1:], x[9], x[10, 5], x[11, 266] = 0, 0, 1e-35, np.nan, np.inf
         chosen = np.full((50, 1), 1 - shmem.my_pe(), "i4")
+        sizes = {"tokens": 50, "hidden": hidden, "experts": 2, "top_k": 1, "dtype": "f4"}
         for wire, least, off in (("int8", 254, 0), ("float8_e4m3", 458752, 1 / 16)):
-            plan = ExpertParallel(tokens=50, hidden=267, experts=2, top_k=1, dtype="f4", wire=wire)
+            plan = ExpertParallel(**sizes, wire=wire, threads=32)
             rows, starts, counts = plan.dispatch(*map(to_send, (x, chosen)))
             assert counts.numpy()[0, 1 - shmem.my_pe()] == 50
             got = rows.numpy()[starts.numpy()[0, 1 - shmem.my_pe()] :][:50]
-            np.testing.assert_array_equal(got, through_wire(x, wire))
-            group = WIRES[wire].group or 267
-            assert np.isnan(got[10, :group]).all()
-            assert np.isnan(got[11, 266 // group * group :]).all()
+            np.testing.assert_array_equal(got, through(x, wire))
+            assert np.isnan(got[10, :GROUP]).all()
+            assert np.isnan(got[11, 2 * GROUP :]).all()
             assert (got[7] == 0).all()
             fine = np.delete(np.arange(50), (9, 10, 11))
-            for first in range(0, 267, group):
-                part = x[fine, first : first + group]
+            for first in range(0, hidden, GROUP):
+                part = x[fine, first : first + GROUP]
                 step = np.abs(part).max(axis=1, keepdims=True) / least
-                error = np.abs(got[fine, first : first + group].astype("f8") - part)
+                error = np.abs(got[fine, first : first + GROUP].astype("f8") - part)
                 assert (error <= np.maximum(step, off * np.abs(part)) * (1 + 1e-5)).all()
                 assert error.max() > 0
         shmem.finalize()
@@ -482,12 +488,14 @@ def test_two_teams_at_once(run_pes):
 
 
 def test_the_experts_networks_as_a_launch_of_their_own(run_pes):
-    def body(form, most):
+    def body(form, align, most):
         shmem.init()
         inputs = inputs_of(2, 0, 20, 6, 5, 2, "float32", "random")
         rng = np.random.default_rng(0)
         w1, w2 = (rng.normal(size=(5, *shape)).astype("f4") / 8 for shape in ((6, 9), (9, 6)))
-        plan = ExpertParallel(tokens=20, hidden=6, experts=5, top_k=2, dtype="f4", form=form)
+        plan = ExpertParallel(
+            tokens=20, hidden=6, experts=5, top_k=2, dtype="f4", form=form, align=align
+        )
         mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
         x, chosen, weights = (to_send(a[plan.my_pe]) for a in inputs)
         out = shmem.device_array(x.shape, "f4")
@@ -498,12 +506,16 @@ def test_the_experts_networks_as_a_launch_of_their_own(run_pes):
         matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
         expert_ffn(received, *matrices, out=y, hidden=hidden, threads=2)
         plan.combine(y, weights, out=out)
+        first, rows = received.starts.numpy()[:, 0], received.counts.numpy().sum(axis=1)
+        assert not (first % align).any()
+        if form == "throughput":
+            assert (first[1:] == -(-(first + rows)[:-1] // align) * align).all()
         expected, _ = layer(*inputs, w1, w2)
         np.testing.assert_allclose(out.numpy(), expected[plan.my_pe], rtol=1e-5, atol=1e-4)
         shmem.finalize()
 
-    for form in ("low_latency", "throughput"):
-        run_pes(body, 2, form, 3)
+    for form, align in (("low_latency", 1), ("throughput", 1), ("throughput", 8)):
+        run_pes(body, 2, form, align, 3)
 
 
 def test_routing(run_pes):
@@ -565,7 +577,7 @@ def test_errors_name_both_numbers_and_the_next_step(run_pes):
             fused(x, chosen, weights, x, x, out=x)
         for wrong, said in (
             ({"form": "fast"}, "no form 'fast'"), ({"wire": "fp8"}, "wire 'fp8'"),
-            ({"capacity": -1}, "0 or more"),
+            ({"capacity": -1}, "0 or more"), ({"align": 8}, "align is 8"),
         ):  # fmt: skip
             with pytest.raises(error, match=said):
                 ExpertParallel(**sizes, **wrong)

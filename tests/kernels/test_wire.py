@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gpushmem.kernels import AllReduce
 from gpushmem.kernels.all_reduce_wire import reference
-from gpushmem.kernels.wire import bytes_of, quantise, sum_rows, through_wire
+from gpushmem.kernels.wire import WIRES, row_bytes
 
 import gpushmem as shmem
 from tests.pes import repeated, to_send
@@ -14,6 +14,7 @@ from tests.pes import repeated, to_send
 DTYPES = "float32", "float16", "bfloat16"
 ALGORITHMS = "one_shot", "two_shot"
 WIRE = {"wire": "float8_e4m3"}
+quantise, sum_rows, through = WIRES["float8_e4m3"]
 KINDS = [(algorithm, dtype) for algorithm in ALGORITHMS for dtype in DTYPES]
 
 
@@ -56,29 +57,27 @@ def test_what_arrives_is_what_ml_dtypes_says(alone, dtype):
     for size in (0, 1, 5, 128, 129, 1000):
         for threads in (1, 4, 32, 64):
             x = far_apart(size, size).astype(dtype)
-            row = np.full((1, bytes_of(size) + 16), 255, "uint8")
+            row = np.full((1, row_bytes(size) + 16), 255, "uint8")
             rows, out = shmem.to_device(row), shmem.to_device(np.ones(size, "float32"))
             there[1, threads](rows, shmem.to_device(x))
             back[1, threads](out, rows)
             got = out.numpy()
-            np.testing.assert_array_equal(got, through_wire(x), f"{size} {threads}")
+            np.testing.assert_array_equal(got, through(x), f"{size} {threads}")
             error = np.abs(got - x.astype(float))
             assert (error <= bound(x.astype(float)) * (1 + 1e-6)).all()
-            assert (rows.numpy()[0, bytes_of(size) :] == 255).all()
+            assert (rows.numpy()[0, row_bytes(size) :] == 255).all()
 
 
 def test_zeros_tiny_numbers_infinities_and_nan(alone):
     x = np.ones(512, "float32")
     x[:128], x[128:256] = 0, 1e-38
     x[300], x[400] = np.inf, np.nan
-    rows, out = shmem.to_device(np.zeros((1, bytes_of(512)), "uint8")), shmem.device_array(512)
+    rows, out = shmem.to_device(np.zeros((1, row_bytes(512)), "uint8")), shmem.device_array(512)
     there[1, 32](rows, shmem.to_device(x))
     back[1, 32](out, rows)
     got = out.numpy()
     assert not got[:256].any()
-    assert np.isnan(got[256:384]).all()
-    assert np.isnan(got[400])
-    assert not np.isinf(got).any()
+    assert np.isnan(got[256:]).all()
 
 
 def check_exact(plan, me, n):
@@ -117,7 +116,7 @@ def check_what_is_sent(plan, me, n):
     two = plan.algorithm == "two_shot"
     numbers, rounds = (plan.size // n, 2) if two else (plan.size, 1)
     says = plan.sends()[0]
-    assert says == rounds * (n - 1) * bytes_of(numbers)
+    assert says == rounds * (n - 1) * row_bytes(numbers)
     # Besides, rows that a PE keeps, and those that it has made to send; scales are filled up.
     rows = rounds * n + (n - 1) * two
     assert written == rows * (numbers + numbers // 32)
