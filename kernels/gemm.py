@@ -31,6 +31,10 @@ and so many tiles in a shard or chunk:
     all-gather + gemm       (P - 1) m k S          (P - 1) tiles        P m n k
     gemm + reduce-scatter   (P - 1) m n S          (P - 1) tiles        P m n k
     gemm + all-reduce       2 (P - 1) m n S / P    2 (P - 1) tiles      m n k
+    a small one, at once    (P - 1) m n S          (P - 1) tiles        m n k
+
+Products of few rows are multiplied *at once* on CPUs, where several products of a few rows take
+longer than one: then each PE gets its rows, or for all-reduce all rows of everybody, in one round.
 
 That is `method="kernel"`. For large products on GPUs there is `method="library"` (`gemm_beside`):
 the tiles are whole shards and chunks.
@@ -61,8 +65,10 @@ from gpushmem.kernels.parts import (
     end,
     end_at,
     member,
+    send,
     sum_in_order,
     tell,
+    tell_others,
     wait_for,
     wait_for_others,
 )
@@ -233,6 +239,35 @@ def gemm_all_reduce(
         slot, last = (epoch - 1) % SLOTS, i + (tiles - 1 - i) // blocks * blocks
         boxes, signals = sums[slot, i], summed[slot, i]
         take_sums(last, out, share, rows, columns, boxes, signals, team, epoch - 1)
+    end_at(epochs, epoch - 1)
+
+
+@shmem.jit(collective=True)
+def gemm_at_once(
+    a, b, out, share, rows, columns, tiles, near, mine, inbox, arrived, team, epochs
+):  # fmt: skip
+    """All `rows` are multiplied together; a PE gets a `share` of them, or all, and sums them up.
+
+    `mine` (blocks, rows columns), `inbox` (SLOTS, blocks, n, share columns), `arrived` as above.
+    """
+    me, n, epoch, i = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs), cuda.blockIdx.x
+    size, owners = share * columns, rows // share
+    for t in range(i, tiles, cuda.gridDim.x):
+        boxes, signals = inbox[epoch % SLOTS, i], arrived[epoch % SLOTS, i]
+        _, _, left, right = tile_of(t, rows, columns, rows, b.shape[1])
+        place = mine[i].reshape((rows, columns))[:, : right - left]
+        shmem.gemm_block(place, a, b[:, left:right], False)
+        for k in range(1, n):
+            to = (me + k) % n
+            part = mine[i, to % owners * size :][:size]
+            send(boxes[me], part, signals[me:], epoch, member(team, to), near)
+        tell_others(signals[me:], epoch, team, near)
+        wait_for_others(signals, epoch, team)
+        part = mine[i, me % owners * size :][:size]
+        sum_in_order(part, boxes, me, n)
+        copy_rows(out[:, left:right], part.reshape((share, columns)))
+        cuda.syncthreads()  # before the next tile is multiplied to where this one was
+        epoch += 1
     end_at(epochs, epoch - 1)
 
 
@@ -449,25 +484,46 @@ class Reducing(Gemm):
                 "TEAM_SHARED; leave it out"
             )
         self._beside: ScatterBeside | None = None
+        # Of all PEs: what is allocated is the same in all teams.
+        nbytes = (shmem.n_pes() - 1) * m * n * self.dtype.itemsize
+        few = (
+            tile is None
+            and rows <= self.tuning.product_rows
+            and nbytes <= self.tuning.one_shot_bytes
+        )
+        self.at_once = self.method == "kernel" and few and rows * n > 0
         if self.method == "library":
             self._beside = self._of_library(self)
+        elif self.at_once:
+            self._prepare_at_once(n)
         else:
             self._prepare(n)
 
     _of_library: type[ScatterBeside]
+    _workspace: tuple[Any, ...]
 
     def _run(self, kernel: Any, a: Any, b: Any, out: Any, stream: Any) -> None:
         if self._beside is not None:
             self._beside(a, b, out, stream)
         else:
+            kernel = gemm_at_once if self.at_once else kernel
             self.launch(kernel, stream, a, b, out, *self._workspace)
+
+    def _prepare_at_once(self, n: int) -> None:
+        """Make what `gemm_at_once` needs; a tile has all rows."""
+        columns = even(n, self.tile[1])
+        self.tiles, self.tile_size = parts(n, self.tile[1]), self.m * columns
+        self._workspace = (
+            self.m, self.rows, columns, self.tiles, self.direct,
+            self.memory(self.blocks, self.rows * columns, dtype=self.dtype), *self._tiles_of_all(),
+        )  # fmt: skip
 
     def _prepare(self, n: int) -> None:
         """Make what the kernel needs."""
         tile_rows, tile_columns = even(self.share, self.tile[0]), even(n, self.tile[1])
         self.tiles = parts(self.share, self.tile[0]) * parts(n, self.tile[1])
         self.tile_size = tile_rows * tile_columns
-        self._workspace: tuple[Any, ...] = (
+        self._workspace = (
             self.share, tile_rows, tile_columns, self.tiles, self.direct,
             self.memory(self.blocks, self.tile_size, dtype=self.dtype), *self._tiles_of_all(),
         )  # fmt: skip
@@ -556,6 +612,8 @@ class GemmAllReduce(Reducing):
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends in a call, at most: the last chunk may be smaller."""
         others = self.n_pes - 1
+        if self.at_once:
+            return others * self.m * self.n * self.dtype.itemsize, others * self.tiles
         nbytes = others * self.share * self.n * self.dtype.itemsize
         return 2 * nbytes, self._beside.messages if self._beside else 2 * others * self.tiles
 
