@@ -17,7 +17,7 @@ from gpushmem.backends.argument_types import literal_access
 from gpushmem.ops import OPS
 from gpushmem.ops.roles import SCOPES
 
-__all__ = ["Access", "definitions", "place_of"]
+__all__ = ["WIDEST", "Access", "definitions", "place_of"]
 
 I64 = ir.IntType(64)
 WIDEST = 16  # bytes of an access

@@ -35,6 +35,7 @@ from gpushmem.backends.operation_errors import (
     TOO_SHORT,
     TOO_SMALL,
 )
+from gpushmem.backends.vector_accesses import WIDEST
 from gpushmem.native.memory import i64
 from gpushmem.native.structs import view
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
@@ -94,6 +95,11 @@ def check_team(team):
 @inlined
 def check_aligned(address, nbytes):
     aligned(address, nbytes)
+
+
+@inlined
+def check_vector(address, nbytes):
+    aligned(address, min(nbytes, WIDEST))
 
 
 @inlined
@@ -197,7 +203,7 @@ def check_given(call: hook.Call) -> None:
 def _check_vector(call: hook.Call) -> None:
     given, item = call.argtypes, call.itemsize("array")
     n = len(given["value"]) if "value" in given else given["n"].literal_value
-    call.run(check_aligned, call.address("array"), call.builder.mul(item, i64(n)))
+    call.run(check_vector, call.address("array"), call.builder.mul(item, i64(n)))
 
 
 def _check_copy(call: hook.Call) -> None:
