@@ -52,9 +52,12 @@ class Write(NamedTuple):
     goes_on: bool = False  # whether who sees it has seen the write before it, too
     block: Any = None  # who writes it, if its threads learn more: `near`
     near: Clock | None = None
+    tells: Clock | None = None  # what others learn from it, if that is less than what is known
 
     def told(self, block: Any) -> Clock:
         """What a thread of a block learns that sees it."""
+        if self.tells is not None:
+            return self.tells
         return self.clock if self.near is None or block != self.block else self.near
 
     def after(self, other: Write) -> bool:

@@ -298,7 +298,7 @@ class RaceProblem(Problem):
         k = bisect.bisect_right(times, wait.when)
         tells = [
             (
-                self.history.over(first, one, write.clock),
+                self.history.over(first, one, write.told(None)),
                 k < len(times) and write.over.known(clocks[k]),
             )
             for (space, start), word in self.history.waits.words.items()
@@ -369,7 +369,7 @@ class RaceProblem(Problem):
                     locked or write.over.known(clock)
                 ):
                     continue
-                if isinstance(by, Call) and self._called(write.clock):
+                if isinstance(by, Call) and self._called(write.told(None)):
                     order = "fence" if where[0] == self.first.space else "quiet"
                     return f"{_named_by(by, order)} before {by.op.name} at {line}"
                 if isinstance(by, Update) and history.over(self.first, self.one, by.clock):
@@ -404,7 +404,7 @@ class RaceProblem(Problem):
             for (space, start), word in self.history.waits.words.items()
             for write in word.writes.values()
             if write.over.known(clock)
-            and self._called(write.clock)
+            and self._called(write.told(None))
             and isinstance(write.call, Call)
         ]
         return min(told, key=lambda one: one[0].stamp, default=None)

@@ -61,12 +61,18 @@ class _Index:
         self._with_value: dict[int | None, list[int]] = defaultdict(list)
         for k, write in enumerate(ordered):
             self._with_value[write.value].append(k)
-        self.common = _common([write.clock for write in ordered])
+        self.common = self.told = _common([write.clock for write in ordered])
+        if any(write.tells is not None for write in ordered):
+            self.told = _common([write.told(None) for write in ordered])
 
     def agrees(self, write: Write) -> bool:
         """Whether what is said of the writes still holds when this replaces one of them."""
         place = self.place.get(write.over)
-        return place is not None and write.clock.has_all(self.common[place])
+        return (
+            place is not None
+            and write.clock.has_all(self.common[place])
+            and write.told(None).has_all(self.told[place])
+        )
 
     def all_after(self, who: Bit) -> int:
         """From which place on all writes come after a wait."""
@@ -125,7 +131,7 @@ class Sequence:
             if not write.goes_on:
                 self._all, self._near = Clock(), {}
                 self._overs = None if self._overs is None else []
-            self._all.join(write.clock)
+            self._all.join(write.told(None))
             write.over.tell(self._all)
             if self._overs is not None:
                 self._overs.append(write.over)
@@ -352,13 +358,13 @@ class _Hearing:
             if any(holds(compare, number, value) for number in known.numbers()):
                 return Clock()
             first = next(self._satisfying(compare, value), None)
-            return Clock() if first is None else index.common[index.place[first.over]]
+            return Clock() if first is None else index.told[index.place[first.over]]
         possible = list(self._possible(self._unknown()))
         if not possible:
             return Clock()
         certain = known.writes(possible[-1], possible)
         n = first_to_hold(certain, possible, compare, value)
-        return index.common[index.place[possible[n - 1].over]] if n else Clock()
+        return index.told[index.place[possible[n - 1].over]] if n else Clock()
 
     def _of_sets(self, compare: int, value: int) -> list[Write]:
         """Of a word that is only set: what comes before each set that satisfies the condition."""
@@ -411,9 +417,9 @@ class _Hearing:
 
     def _up_to(self, last: Write) -> Iterator[Write]:
         """A write and those before it, as far as they are open."""
-        masks = last.clock.masks
-        before = _those_in(self._writes, self._index.bits, masks, self._clock.masks)
-        stores = (self._writes[over] for over in self._index.stores if over.known(last.clock))
+        told = last.told(None)
+        before = _those_in(self._writes, self._index.bits, told.masks, self._clock.masks)
+        stores = (self._writes[over] for over in self._index.stores if over.known(told))
         for write in chain(before, stores):
             if write is not last and self._open(write):
                 yield write

@@ -424,12 +424,15 @@ class Waits:
         return found
 
     def put_units(self, pe: Pe, call: Call, space: Any, clock: Clock) -> None:
-        """What a call puts tells who waits for it of other units, and of changes of words alone."""
+        """What a call puts tells who waits for it of other units, and of changes of words alone.
+
+        It comes after all that its thread knows: memory may have held signals before.
+        """
         relaxed = {key: mask for key, mask in clock.masks.items() if key[0] in (UNITS, UPDATED)}
-        told = Clock(masks=relaxed)
         call.update = Change(call.over(UNITS), "set", call.value)
+        write = Write(*call.update, clock, call, call.stamp, tells=Clock(masks=relaxed))
         for _, where in self.units(pe, call, space):
-            self.words[where].put(Write(*call.update, told, call, call.stamp))
+            self.words[where].put(write)
 
     def _needs_others(
         self, pe: Pe, call: Call | Update, index: int, where: Any, clock: Clock, heard: Any

@@ -1,6 +1,7 @@
 """The order of events, from logs that are written here."""
 
 import numpy as np
+import pytest
 
 from gpushmem.check import happens_before, log
 from gpushmem.check.instrumentation import KIND_OF
@@ -49,6 +50,12 @@ def wait(stamp, pe, value, compare=CMP_GE):
     return call(stamp, "signal_wait_until", -1, word, compare=compare, value=value, result=value)
 
 
+def put_units(stamp, pe, to, name, nbytes, flag=1):
+    """Put units, or lines, to the start of a heap."""
+    parts = (0, HEAP + pe * STRIDE + 512, 8, 8), (1, HEAP + pe * STRIDE, nbytes, 8)
+    return call(stamp, name, to, *parts, value=flag)
+
+
 def heard(*traces):
     """By how many writes each wait is sure to have been preceded."""
     return [len(one.writes) for one in happens_before.history(traces).waits.heard.values()]
@@ -60,6 +67,25 @@ def test_a_write_that_came_later_could_have_come_first():
     first, late = trace(1, 3, *add(1, 1, 0)), trace(2, 3, *add(20, 2, 0))
     assert heard(waiting, first, late) == [0]
     assert heard(trace(0, 3, *wait(30, 0, 2)), first, late) == [2]
+
+
+AGAIN = {
+    "signal": lambda value: add(30, 1, 0, SIGNAL_SET, value),
+    "units": lambda value: put_units(30, 1, 0, "put_ll_block", 8, value),
+    "lines": lambda value: put_units(30, 1, 0, "put_ll128_block", 256, value),
+}
+
+
+@pytest.mark.parametrize("value", [1, 2])
+@pytest.mark.parametrize("what", AGAIN)
+def test_memory_that_held_a_signal_is_used_again_when_all_have_met(what, value):
+    """The wait was for the signal, whatever is written there later."""
+    met = [(20, log.CALL, 0), (21, log.CALL, 1)]
+    waiting = trace(0, 2, *wait(10, 0, 1, CMP_EQ), *met)
+    writing = trace(1, 2, *add(1, 1, 0, SIGNAL_SET), *met, *AGAIN[what](value))
+    made = happens_before.history([waiting, writing])
+    assert [len(one.writes) for one in made.waits.heard.values()] == [1]
+    assert not missed(made)
 
 
 def test_a_write_that_depends_on_the_wait_could_not():
