@@ -60,6 +60,7 @@ from gpushmem.simt.launch import (
     Stream,
     captured,
 )
+from gpushmem.simt.observe import Work
 from gpushmem.trace.counters import Stats
 
 if TYPE_CHECKING:
@@ -461,11 +462,21 @@ class CpuBackend:
         later, earlier = self._stream(stream), self._stream(other)
         if later is earlier:
             return False
-        if self._recorder is None or later.is_captured or earlier.is_captured:
-            later.wait_for(earlier)
-        else:
-            self.synchronize()  # of which the checker knows
+        later.wait_for(earlier, Stream.wait_now_for if self._recorder is None else self._wait_seen)
         return True
+
+    def _wait_seen(self, later: Stream, earlier: Stream) -> None:
+        """Let a stream wait for another, between two works of which the recorder knows."""
+        number = self._mark(Work("stream"), earlier)
+        later.wait_now_for(earlier)
+        self._mark(Work("wait_stream", after=number), later)
+
+    def _mark(self, work: Work, on: Stream) -> int:
+        """Queue a work that does nothing but to be recorded; returns its number."""
+        assert self._recorder is not None
+        number, reached = self._recorder.queues(work, self._number_of(on))
+        on.submit(reached)
+        return number
 
     def is_capturing(self, stream: Any) -> bool:
         return self._stream(stream).is_captured

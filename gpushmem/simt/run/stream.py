@@ -200,8 +200,10 @@ class Stream:
             self.queue.stream = self
             self.device.busy.add(self)
 
-    def wait_for(self, other: Stream) -> None:
+    def wait_for(self, other: Stream, wait_now: Callable[[Stream, Stream], None]) -> None:
         """Let what is queued from now on wait for what has been queued on `other`.
+
+        By `wait_now(stream, for_what)`, now or at each launch of a graph.
 
         If `other` is captured, this stream joins the capture: what is queued here until it ends is
         part of the graph, and is queued here when that is launched. A captured stream does not wait
@@ -210,7 +212,7 @@ class Stream:
         captured, origin = other._captured, other._origin
         if captured is None:
             if self._captured is None:
-                self._wait_now_for(other)
+                wait_now(self, other)
             return
         if self is self.device.default:
             raise ArgumentError(CAPTURED)
@@ -220,11 +222,12 @@ class Stream:
 
         def wait(on: Stream) -> None:
             first, then = (on if stream is origin else stream for stream in (other, self))
-            then._wait_now_for(first)
+            wait_now(then, first)
 
         captured.append(wait)
 
-    def _wait_now_for(self, other: Stream) -> None:
+    def wait_now_for(self, other: Stream) -> None:
+        """Queue a wait for what has been queued on another stream."""
         with self.device.lock:
             self._order()
             after = other.queue, other.queue.put_so_far

@@ -123,6 +123,30 @@ def sent_and_filled_again(pes=2):
     fill[1, 32, computing](src)
 
 
+def streams_of_a_graph(pes=1):
+    """Two streams in a graph, of which the second does not wait for a kernel of the first."""
+
+    @shmem.jit
+    def fill(a):
+        a[cuda.threadIdx.x] = 1  # <- 1
+
+    @shmem.jit
+    def double(a, out):
+        out[cuda.threadIdx.x] = 2 * a[cuda.threadIdx.x]  # <- 2
+
+    a, out = shmem.zeros(64, dtype="int32"), shmem.zeros(64, dtype="int32")
+    first, second = shmem.stream(), shmem.stream()
+    with shmem.capture(first) as graph:
+        shmem.wait_stream(second, first)
+        fill[1, 64, first](a)
+        if FIXED:
+            shmem.wait_stream(second, first)
+        double[1, 64, second](a, out)
+        shmem.wait_stream(first, second)
+    for _ in range(2):
+        graph.launch(first)
+
+
 def sum_on_another_stream(pes=2):
     """A kernel reduces on one stream, and one of another stream uses the sum."""
 
@@ -155,7 +179,7 @@ def two_streams(pes=1):
     first, second = shmem.stream(), shmem.stream()
     fill[1, 64, first](a)
     if FIXED:
-        first.synchronize()
+        shmem.wait_stream(second, first)
     double[1, 64, second](a, out)
 
 
