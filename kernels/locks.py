@@ -142,7 +142,6 @@ def popped(words, cells, out, home, waits):
     at, empty = cell_for(words, HEAD, home, waits)
     if at >= 0:
         shmem.get_block(out, cells[at - CELLS], home)
-        cuda.syncthreads()
         if cuda.threadIdx.x == 0:
             shmem.signal_op(words[at:], empty + 2, shmem.SIGNAL_SET, home)
     return at >= 0

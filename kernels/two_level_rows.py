@@ -103,10 +103,10 @@ class LevelsOfRows:
             raise shmem.ArgumentError(
                 f"AllToAllV: x has {x.shape[0]} rows, in two levels the plan is for {plan.rows}"
             )
-        tell, inside, tell_far, across = self._plans
+        tell_near, inside, tell_far, across = self._plans
         plan.on(stream)
         self._regroup(0, x, counts, nodes, self._first, stream)
-        tell(self._turned[0], out=self._come, stream=stream)
+        tell_near(self._turned[0], out=self._come, stream=stream)
         near, far = self._received
         inside(self._first, self._sums[0], out=self._middle, received=near, stream=stream)
         self._regroup(1, self._middle, self._come, m, self._last, stream)

@@ -10,7 +10,9 @@ knew, and a later one knows, too, is summed up in a `Known`. Of the writes that 
 most are the last ones in the log: the `_Index` tells from where on all do.
 
 Of a word whose writes and waits are too many for that, reads order what they have seen in this run,
-as race detectors for threads have it: in time that does not depend on how many writes there are.
+as race detectors for threads have it: in time that does not depend on how many writes there are. So
+it is with atomic operations that read a word which some add to, and others set by a compare-and-swap
+to what they make of it: which of them have been there does not follow from a number.
 """
 
 from __future__ import annotations
@@ -156,7 +158,8 @@ class Word:
         self._index: _Index | None = None
         self.work = 0  # writes that were looked at
         self.is_long = False  # too many: reads order what they have seen
-        self._exact = exact  # whether `read` is called
+        # Whether operations that are no waits order what they have seen in this run.
+        self.as_seen = exact
         self._sequence = Sequence(keeps=exact)
         self._puts = 0  # since the index was made
         self._known: deque[Known] = deque(maxlen=LAYERS)  # each has the writes of the one before
@@ -166,12 +169,14 @@ class Word:
         if self.work > MOST_WORK and not self.is_long:
             self.is_long, self.writes, self._index = True, {}, None
             self._known.clear()
-        keeps = self._exact and not self.is_long
+        hows = {(write.how, write.goes_on) for write in self.writes.values()}
+        self.as_seen |= ("set", True) in hows and any(how == "add" for how, _ in hows)
+        keeps = self.as_seen and not self.is_long
         self._sequence, self._number = Sequence(keeps=keeps), self._start
 
     def put(self, write: Write) -> None:
         """Know a write, or more of it than before."""
-        if self._exact or self.is_long:
+        if self.as_seen or self.is_long:
             self._sequence.put(write)
             self._number = changed(self._number, write.how, write.value)
         if self.is_long or len(self.writes) > MOST_WRITES:

@@ -360,7 +360,7 @@ class Waits:
         word = self.words[where]
         if not self.hears:
             return []
-        if word.is_long or (self.exact and reads):
+        if word.is_long or (word.as_seen and reads):
             heard = word.read(clock, stamp, block)
         else:
             heard = word.hear(who, clock, compare, value, block)

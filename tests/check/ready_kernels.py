@@ -25,8 +25,12 @@ from gpushmem.kernels import (
     KVTransfer,
     MoE,
     ReduceScatter,
+    RingAttention,
+    RingAttentionBackward,
+    SampleSort,
     TaskPool,
     TransferFailed,
+    Ulysses,
     ZeroAdam,
     begin,
     end,
@@ -56,8 +60,8 @@ def array(*shape, dtype=F4):
     return shmem.register(shmem.to_device(rng.normal(size=shape).astype(dtype)))
 
 
-def all_reduce(algorithm, near=True):
-    plan = AllReduce(size=37, dtype=F4, algorithm=algorithm, **GPU)
+def all_reduce(algorithm, near=True, wire=None):
+    plan = AllReduce(size=37, dtype=F4, algorithm=algorithm, wire=wire, **GPU)
     plan._workspace = *plan._workspace[:-1], near
     x = array(37)
     for _ in range(CALLS):
@@ -117,10 +121,10 @@ def clear(x):
         x[i] = 0
 
 
-def rows():
+def rows(algorithm="direct"):
     """Pairs of PEs have different numbers of rounds, and no PE has room for all."""
     n, me = shmem.n_pes(), shmem.my_pe()
-    plan = AllToAllV(rows=70, row=(3,), dtype=F4, **GPU)
+    plan = AllToAllV(rows=40 * n, row=(3,), dtype=F4, algorithm=algorithm, **GPU)
     plan.piece = 16
     x, out, received = array(40 * n, 3), array(25 * n, 3), shmem.device_array(n, "int64")
     for call in range(CALLS):
@@ -275,6 +279,50 @@ def decode():
         q.copy_from(0.5)
 
 
+def sort():
+    plan = SampleSort(size=90, dtype="int32", values=F4, method="kernel", **GPU)
+    keys, values, out_values = array(90, dtype="int32"), array(90), array(plan.capacity)
+    out = array(plan.capacity, dtype="int32")
+    received = shmem.device_array(shmem.n_pes(), "int64")
+    for call in range(CALLS):
+        plan(keys, out=out, received=received, values=values, out_values=out_values)
+        keys.copy_from(np.arange(90) % (20 + call))
+        values.copy_from(call)
+
+
+def attention(kind):
+    """With blocks that travel, and with a window for which none has to."""
+    shape = tokens, heads, _ = 6, 2, 4
+    for window in (None, 0):
+        plan = kind(
+            tokens=tokens, heads=heads, head_dim=4, dtype=F4, causal=True, window=window,
+            tile=(3, 5), **GPU,
+        )  # fmt: skip
+        q, k, v, out, dout, dq, dk, dv = (array(*shape) for _ in range(8))
+        lse = array(heads, tokens)
+        for _ in range(CALLS):
+            if kind is RingAttention:
+                plan(q, k, v, out=out, lse=lse)
+            else:
+                plan(dout, q, k, v, out, lse, dq=dq, dk=dk, dv=dv)
+            k.copy_from(0.5)
+            v.copy_from(0.5)
+
+
+def heads_and_tokens(near=True):
+    n = shmem.n_pes()
+    plan = Ulysses(tokens=5, heads=(2 * n, n, n), head_dim=4, dtype=F4, **GPU)
+    plan.reachable = near
+    x, out, (cos, sin) = array(5, 4 * n, 4), array(5, 4 * n, 4), array(2, 5, 2)
+    parts = [array(5 * n, heads, 4) for heads in (2, 1, 1)]
+    for _ in range(CALLS):
+        plan.to_heads(x, *parts, cos=cos, sin=sin)
+        x.copy_from(1)
+        plan.to_tokens(*parts, out=out, cos=cos, sin=sin)
+        for part in parts:
+            part.copy_from(1)
+
+
 @shmem.jit
 def send(part, source, pe):
     shmem.put_block(part, source, pe)
@@ -298,22 +346,32 @@ def arena():
         arena.release(shmem.TEAM_WORLD, part)
 
 
+@shmem.jit(device=True)
+def add_one(number, mine, pe):
+    """By `get` and `put`, which others may not overlap; `mine` is the thread's own memory."""
+    shmem.get(mine, number, pe)
+    mine[0] += 1
+    shmem.put(number, mine, pe)
+
+
 @shmem.jit
-def guarded(tickets, words, numbers):
-    """Numbers on the last PE, locked on the first."""
-    last = shmem.n_pes() - 1
+def with_tickets(words, number, mine):
+    """A number on the last PE, locked on the first."""
     for _ in range(CALLS):
-        ticket = ticket_lock(tickets, 0)
-        shmem.p(numbers, shmem.g(numbers, last) + 1, last)
-        ticket_unlock(tickets, ticket, 0)
-        mcs_lock(words, 0)
-        shmem.p(numbers[1:], shmem.g(numbers[1:], last) + 1, last)
-        mcs_unlock(words, 0)
+        ticket = ticket_lock(words, 0)
+        add_one(number, mine, shmem.n_pes() - 1)
+        ticket_unlock(words, ticket, 0)
 
 
-def locks():
-    tickets, words, numbers = shmem.zeros(2, "uint64"), shmem.zeros(3, "uint64"), shmem.zeros(2)
-    guarded[1, 1](tickets, words, numbers)
+@shmem.jit
+def with_mcs(words, number, mine):
+    mcs_lock(words, 0)
+    add_one(number, mine, shmem.n_pes() - 1)
+    mcs_unlock(words, 0)
+
+
+def lock(kernel):
+    kernel[1, 1](shmem.zeros(3, "uint64"), shmem.zeros(1, F4), array(1))
 
 
 @shmem.jit
@@ -323,28 +381,33 @@ def exchanged(words, cells, item, out):
         item[cuda.threadIdx.x] = k
         cuda.syncthreads()
         push(words, cells, item, 0)
+        push(words, cells, item, 0)
+        pop(words, cells, out, 0)
         pop(words, cells, out, 0)
         item[cuda.threadIdx.x] = out[31 - cuda.threadIdx.x]
         cuda.syncthreads()
 
 
 def queue():
-    words, cells, (item, out) = shmem.zeros(2 + 3, "uint64"), shmem.zeros((3, 32), F4), array(2, 32)
+    n = 2 * shmem.n_pes()  # all may push both before anybody pops
+    words, cells, (item, out) = shmem.zeros(2 + n, "uint64"), shmem.zeros((n, 32), F4), array(2, 32)
     exchanged[1, 32](words, cells, item, out)
 
 
 @shmem.jit(collective=True)
-def divided(data, tasks, team, epochs):
+def divided(data, mine, tasks, team, epochs):
     """Numbers on the first PE: who pushes a task has written its number, who gets it adds to it."""
-    epoch, mine = begin(epochs), 4 * (shmem.my_pe() * cuda.gridDim.x + cuda.blockIdx.x)
+    epoch, first = begin(epochs), 4 * (shmem.my_pe() * cuda.gridDim.x + cuda.blockIdx.x)
+    own = mine[cuda.grid(1) :][:1]
     if cuda.threadIdx.x == 0:
-        for k in range(mine, mine + 4):
-            shmem.p(data[k:], k, 0)
+        for k in range(first, first + 4):
+            own[0] = k
+            shmem.put(data[k : k + 1], own, 0)
             push_task(tasks, k)
     task = next_task(tasks, team, epoch)
     while task != NO_TASK:
         if cuda.threadIdx.x == task:
-            shmem.p(data[task:], shmem.g(data[task:], 0) + 1, 0)
+            add_one(data[task : task + 1], own, 0)
         task = next_task(tasks, team, epoch)
     end(epochs)
 
@@ -352,18 +415,22 @@ def divided(data, tasks, team, epochs):
 def tasks():
     with TaskPool(places=64, **GPU) as pool:
         data = shmem.zeros(4 * GPU["blocks"] * shmem.n_pes(), "int64")
+        mine = array(GPU["blocks"] * GPU["threads"], dtype="int64")
         for _ in range(CALLS):
-            pool(divided, data)
+            pool(divided, data, mine)
 
 
 RUNS = {
-    "locks": (locks,),
+    "tickets": (lock, with_tickets),
+    "mcs": (lock, with_mcs),
     "queue": (queue,),
     "tasks": (tasks,),
     "arena": (arena,),
     "one_shot": (all_reduce, "one_shot"),
     "two_shot": (all_reduce, "two_shot"),
     "far": (all_reduce, "one_shot", False),  # as on several machines
+    "wire": (all_reduce, "one_shot", True, "float8_e4m3"),
+    "wire_two_shot": (all_reduce, "two_shot", True, "float8_e4m3"),
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
     "ll": (all_reduce, "ll"),
@@ -374,6 +441,12 @@ RUNS = {
     "scan": (collective, ExclusiveScan),
     "broadcast": (collective, Broadcast),
     "rows": (rows,),
+    "rows_two_level": (rows, "two_level"),
+    "sort": (sort,),
+    "ring_attention": (attention, RingAttention),
+    "ring_attention_backward": (attention, RingAttentionBackward),
+    "ulysses": (heads_and_tokens,),
+    "ulysses_far": (heads_and_tokens, False),
     "zero": (zero,),
     "zero_clipped": (zero, 1.0),
     "streams": (streams,),

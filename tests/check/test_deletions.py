@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.check.deletions import ROOT, ROOTS, RUNS, Tree, deletions
+from tests.check.deletions import ROOT, ROOTS, Tree, deletions
 
 # Those that the programs do without, and why.
 OTHER = "dispatch and combine take turns, and each counts the call"
@@ -35,6 +35,7 @@ NOT_NEEDED = {
     "kernels/parts.py:end:cuda.syncthreads()": "all threads have synchronised since `begin`",
     "kernels/parts.py:complete:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/parts.py:complete:cuda.syncthreads() (2)": "`end` follows, which synchronises",
+    "kernels/sample_sort.py:_sort:shmem.synchronize()": "what NumPy does with views is not seen",
     # Examples.
     "examples/moe.py::shmem.barrier_all()": "it is for the order of what is printed",
     "examples/ring.py:shift:shmem.signal_wait_until(signal, shmem.CMP_EQ, 1)": (
@@ -71,7 +72,7 @@ def test_what_lacks_an_order_is_refused(tree, deletion, name):
         said.append((run, code, text[-500:]))
         if code:  # the checker's, or that of a deadlock, which says who waits for what
             assert name not in NOT_NEEDED
-            assert re.search(r"missing: |deadlock|timed out|failed", text), text
+            assert re.search(r"missing: |deadlock|no PE has made progress|failed", text), text
             return
     assert name in NOT_NEEDED, said
 
@@ -79,4 +80,6 @@ def test_what_lacks_an_order_is_refused(tree, deletion, name):
 @pytest.mark.sweep
 @pytest.mark.parametrize("run", ROOTS)
 def test_kernels_as_on_a_gpu_have_no_problems(tree, run):
-    assert tree.run(RUNS, run) == (0, "")
+    code, text = tree.ready(run)
+    assert code == 0, text
+    assert "not all was checked" not in text
