@@ -256,10 +256,11 @@ def _between(history: History, pe: int, first: Any, second: Any) -> Found:
 
 def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
     """Pairs of what writes in one set and anything in the other."""
-    writers = a[a["how"] != LOAD]
-    if not len(writers) or not len(others):
-        return
     b = others[np.argsort(others["low"], kind="stable")]
+    places = np.flatnonzero((b if same else a)["how"] != LOAD)
+    writers = (b if same else a)[places]
+    if not len(writers) or not len(b):
+        return
     longest = int((b["end"] - b["low"]).max())
     low = np.searchsorted(b["low"], writers["low"] - longest, "left")
     high = np.searchsorted(b["low"], writers["end"], "left")
@@ -274,12 +275,7 @@ def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
         if one["step"] == 0 and same:
             meets &= (part["thread"] != one["thread"]) | (part["step"] != 0)
         if same:  # each pair of writes once
-            meets &= (
-                (part["how"] == LOAD)
-                | (part["low"] > one["low"])
-                | ((part["low"] == one["low"]) & (part["thread"] > one["thread"]))
-                | ((part["low"] == one["low"]) & (part["how"] != one["how"]))
-            )
+            meets &= (part["how"] == LOAD) | (np.arange(low[i], high[i]) > places[i])
         if one["step"] == 1 and same:  # runs of the same threads at the same addresses
             meets &= ~(
                 (part["start"] - one["start"] == one["stride"] * (part["thread"] - one["thread"]))

@@ -12,6 +12,21 @@ import gpushmem as shmem
 FIXED = "fixed" in sys.argv
 
 
+def cleared_and_filled(pes=1):
+    """All threads clear an array, which the first one then fills."""
+
+    @shmem.jit
+    def kernel(a):
+        a[cuda.threadIdx.x] = 0  # <- 1
+        if FIXED:
+            cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            for k in range(a.size):
+                a[k] = k  # <- 2
+
+    kernel[1, 64](shmem.zeros(64, dtype="int32"))
+
+
 def half_of_the_warp(pes=1):
     """The lanes of half a warp meet, and the other half reads what they have written."""
 
