@@ -224,8 +224,8 @@ HOST = {
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
     "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload",
                 "init_module", "qp_create", "tuning", "Tuning"],
-    "Streams and waiting": ["stream", "wait_stream", "capture", "is_capturing", "synchronize",
-                            "set_timeout"],
+    "Streams and waiting": ["stream", "wait_stream", "on_stream", "capture", "is_capturing",
+                            "synchronize", "set_timeout"],
     "Teams": ["Team", "team_from", "comm_from", "process_group_from"],
     "What the program does": ["trace_range", "stats", "Stats"],
 }  # fmt: skip

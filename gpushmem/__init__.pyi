@@ -18,7 +18,7 @@ from gpushmem.runtime import (
     device_array as device_array, empty as empty, finalize as finalize, free as free,
     full as full, heap_stats as heap_stats, init as init, init_module as init_module,
     is_capturing as is_capturing, is_initialized as is_initialized, on_device as on_device,
-    ones as ones, qp_create as qp_create, register as register,
+    on_stream as on_stream, ones as ones, qp_create as qp_create, register as register,
     register_symmetric as register_symmetric, session as session, set_timeout as set_timeout,
     stats as stats, stream as stream, synchronize as synchronize, to_device as to_device,
     trace_range as trace_range, tuning as tuning, unregister as unregister,

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels.all_reduce import SUMMING, suggested, traffic, workspace
-from gpushmem.kernels.parts import begin, block_sum, block_sum32, end_at
+from gpushmem.kernels.parts import begin, block_sum, block_sum32, end_at, fours_of
 from gpushmem.kernels.pieces import most_in_piece
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
@@ -79,12 +79,6 @@ def plain_row_of(real: Any, block_sum: Any) -> tuple[Any, Any]:
 @shmem.jit(device=True)
 def square(value):
     return np.float32(value) * np.float32(value)
-
-
-@shmem.jit(device=True)
-def fours_of(row):
-    """How many fours a row can be accessed by: none if it is not aligned."""
-    return row.size // 4 if row.ctypes.data % (4 * row.itemsize) == 0 else 0
 
 
 @shmem.jit(device=True)

@@ -12,8 +12,12 @@ one product of matrices with each tile of keys, so keys are read once. Where the
 than a GPU has blocks, blocks have *splits* of a pair's keys, and each sends what it has by itself:
 a split is to the merge what a PE is.
 
-    block        scores of a tile, online softmax, values of the tile, ...   -> put, tell
-    all blocks   wait for all blocks of all PEs, then merge pairs of their own
+    block        scores of some keys, online softmax, their values, ...      -> put, tell
+    block        wait for who has parts of a pair, of all PEs, then merge it, ...
+
+There are two methods. "tiles": a block multiplies a tile of keys at a time, by `gemm_block`, which
+is BLAS's on CPUs. "lanes", for GPUs: warps have keys of their own, and all is done in registers
+(`decode_lanes`); so memory is read once, 16 bytes a lane, and is what limits it.
 
 What a PE sends, for n PEs, S splits, and q rows in all (batch queries heads) of D numbers:
 
@@ -32,10 +36,21 @@ it is the decode context parallelism of vLLM and Helix, and Triton-distributed's
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import begin, complete, end, member, wait_for_all
+from gpushmem.kernels.decode_lanes import (
+    MOST_ROWS,
+    NONE,
+    PACK,
+    PAD,
+    WARP,
+    attending,
+    lanes_of,
+    merge_rows,
+)
+from gpushmem.kernels.parts import begin, complete, end, member
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
@@ -46,9 +61,7 @@ __all__ = ["FlashDecode", "reference"]
 
 TILE = 128  # keys
 STATS = 4  # numbers of a row, of which the last is for alignment
-PAD = 4  # float32 behind a row, of which the first is its lse
-WARP = 32
-NONE = np.float32(-np.inf)
+METHODS = "tiles", "lanes"
 FLOATS = "float32", "float16", "bfloat16"
 
 
@@ -141,6 +154,25 @@ def attend(work, dim, wide, small, index, rows, table, lengths, first, last, pag
 
 
 @shmem.jit(device=True)
+def attend_by_tiles(
+    mine, work, wide, small, index, q, head, group, scale, rows, table, lengths, first, last,
+    page_size, page_rows, heads, keys_at, values_at,
+):  # fmt: skip
+    """Set `mine` (rows, D + PAD) to what is sent of keys `first` to `last`; `work`: see `weigh`."""
+    dim = q.shape[2]
+    for r in range(work.shape[0]):
+        query = q[r // group, head * group + r % group]
+        for i in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
+            work[r, dim + i] = scale * np.float32(query[i])
+    attend(
+        work, dim, wide, small, index, rows, table, lengths, first, last, page_size, page_rows,
+        heads, keys_at + head, values_at + head, group,
+    )  # fmt: skip
+    to_partial(mine, work, dim)
+    cuda.syncthreads()
+
+
+@shmem.jit(device=True)
 def to_partial(mine, work, dim):
     """Set `mine` (rows, D + PAD) to what is sent of sums and stats; for the block, synchronise."""
     stats = 2 * dim + TILE
@@ -154,32 +186,12 @@ def to_partial(mine, work, dim):
 
 @shmem.jit(device=True)
 def merge(out, boxes, pair, splits, head, work, index, weights):
-    """Merge what all PEs have sent of a pair; `boxes` (n, pairs * splits, rows, D + PAD).
+    """Merge what all PEs have sent of a pair; `boxes` as of `merge_rows`.
 
-    `out` (queries, heads, D) gets the rows, from its head `head` on. Synchronises the block.
+    `out` (queries, heads, D) gets the rows, from its head `head` on. For the block, synchronise.
     """
-    n, items, rows, width = boxes.shape
-    parts, dim = n * splits, width - PAD
-    flat = boxes.reshape(n * items * rows, width)
-    for r in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
-        most, total = NONE, np.float32(0)
-        for k in range(parts):
-            row = (k // splits * items + pair * splits + k % splits) * rows + r
-            index[r, k] = row
-            most = max(most, flat[row, dim])
-        for k in range(parts):
-            weight = np.float32(0)
-            if most > NONE:
-                weight = np.float32(math.exp(flat[index[r, k], dim] - most))
-            weights[r, k] = weight
-            total += weight
-        for k in range(parts):
-            weights[r, k] = weights[r, k] / total if total > 0 else np.float32(0)
-    cuda.syncthreads()
-    warps = (cuda.blockDim.x + WARP - 1) // WARP
-    for r in range(cuda.threadIdx.x // WARP, rows, warps):
-        shmem.sum_rows_warp(work[r, :dim], flat[:, :dim], index[r, :parts], weights[r, :parts])
-    cuda.syncthreads()
+    rows, dim = boxes.shape[2], boxes.shape[3] - PAD
+    merge_rows(work, boxes, pair, splits, index, weights)
     group = rows // out.shape[0]
     for r in range(rows):
         for i in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
@@ -192,65 +204,80 @@ def owner_of(head, kv_heads, n):
     return ((head + 1) * n - 1) // kv_heads
 
 
-@shmem.jit(collective=True)
-def flash_decode(
-    q, rows, tables, lengths, out, scale, page_size, page_rows, keys_at, values_at, kv_heads,
-    splits, split_heads, works, wide, small, index, sent, parts, weights, inbox, arrived, team,
-    epochs,
-):  # fmt: skip
-    """`q`, `out` (batch, queries, heads, D), `rows` (of the cache, D), `lengths` (batch, queries).
+def decoding(attend: Any) -> Any:
+    """The kernel that attends by a function: `attend_by_tiles`, or one of `attending`."""
 
-    Each block has its own of `works` (see `weigh`), of `wide` and `small` (TILE, D), `index`
-    (TILE,), `parts` and `weights` (rows, n * splits). `sent` (items, rows, D + PAD) is what goes to
-    `inbox` (SLOTS, n, the same); `arrived` (SLOTS, n, blocks).
-    """
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
-    batch, n_queries, dim = q.shape[0], q.shape[1], q.shape[3]
-    group, work = q.shape[2] // kv_heads, works[b]
-    for item in range(b, batch * kv_heads * splits, cuda.gridDim.x):
-        pair, split = item // splits, item % splits
-        sequence, head = pair // kv_heads, pair % kv_heads
-        seen = lengths[sequence]
-        keys = 0
-        for i in range(n_queries):
-            keys = max(keys, seen[i])
-        share = (keys + splits * TILE - 1) // (splits * TILE) * TILE
-        for r in range(work.shape[0]):
-            query = q[sequence, r // group, head * group + r % group]
-            for i in range(t, dim, cuda.blockDim.x):
-                work[r, dim + i] = scale * np.float32(query[i])
-        attend(
-            work, dim, wide[b], small[b], index[b], rows, tables[sequence], seen, split * share,
-            min((split + 1) * share, keys), page_size, page_rows, kv_heads, keys_at + head,
-            values_at + head, group,
-        )  # fmt: skip
-        mine = sent[item]
-        to_partial(mine, work, dim)
-        cuda.syncthreads()
-        whole = mine.reshape(mine.size)
-        for k in range(1, n + 1):
-            to = (me + k) % n
-            if not split_heads or to == owner_of(head, kv_heads, n):
-                box = inbox[slot, me, item].reshape(mine.size)
-                shmem.put_nbi_block(box, whole, member(team, to))
-    cuda.syncthreads()
-    if t < n:
-        shmem.fence()
-    for k in range(t, n, cuda.blockDim.x):
-        to = member(team, (me + 1 + k) % n)
-        shmem.signal_op(arrived[slot, me, b:], epoch, shmem.SIGNAL_SET, to)
-    wait_for_all(arrived[slot].reshape(n * cuda.gridDim.x), epoch)
-    first = me * kv_heads // n if split_heads else 0
-    for pair in range(b, batch * kv_heads, cuda.gridDim.x):
-        sequence, head = pair // kv_heads, pair % kv_heads
-        if not split_heads or me == owner_of(head, kv_heads, n):
-            merge(
-                out[sequence], inbox[slot], pair, splits, (head - first) * group, work, parts[b],
-                weights[b],
+    @shmem.jit(collective=True)
+    def flash_decode(
+        q, rows, tables, lengths, out, scale, page_size, page_rows, keys_at, values_at, kv_heads,
+        splits, split_heads, works, wide, small, index, sent, parts, weights, inbox, arrived, team,
+        epochs,
+    ):  # fmt: skip
+        """`q`, `out` (batch, queries, heads, D), `rows` (of the cache, D), `lengths` (batch,
+        queries).
+
+        Each block has its own of `works`, `wide`, `small` and `index` (see `attend`), of `parts`
+        and `weights` (rows, n * splits). `sent` (items, rows, D + PAD) is what goes to `inbox`
+        (SLOTS, n, the same); `arrived` (SLOTS, n, blocks).
+        """
+        me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+        b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
+        batch, n_queries, group = q.shape[0], q.shape[1], q.shape[2] // kv_heads
+        for item in range(b, batch * kv_heads * splits, cuda.gridDim.x):
+            pair, split = item // splits, item % splits
+            sequence, head = pair // kv_heads, pair % kv_heads
+            seen = lengths[sequence]
+            keys = 0
+            for i in range(n_queries):
+                keys = max(keys, seen[i])
+            share = (keys + splits * TILE - 1) // (splits * TILE) * TILE
+            mine = sent[item]
+            attend(
+                mine, works[b], wide[b], small[b], index[b], q[sequence], head, group, scale, rows,
+                tables[sequence], seen, split * share, min((split + 1) * share, keys), page_size,
+                page_rows, kv_heads, keys_at, values_at,
             )  # fmt: skip
-    complete()
-    end(epochs)
+            whole = mine.reshape(mine.size)
+            for k in range(1, n + 1):
+                to = (me + k) % n
+                if not split_heads or to == owner_of(head, kv_heads, n):
+                    box = inbox[slot, me, item].reshape(mine.size)
+                    shmem.put_nbi_block(box, whole, member(team, to))
+        cuda.syncthreads()
+        if t < n:
+            shmem.fence()
+        for k in range(t, n, cuda.blockDim.x):
+            to = member(team, (me + 1 + k) % n)
+            shmem.signal_op(arrived[slot, me, b:], epoch, shmem.SIGNAL_SET, to)
+        for k in range(t, n, cuda.blockDim.x):  # all blocks together hear from all: see `plan`
+            shmem.signal_wait_until(arrived[slot, k, b:], shmem.CMP_EQ, epoch)
+        first = me * kv_heads // n if split_heads else 0
+        for pair in range(b, batch * kv_heads, cuda.gridDim.x):
+            sequence, head = pair // kv_heads, pair % kv_heads
+            if not split_heads or me == owner_of(head, kv_heads, n):
+                for k in range(t, n * splits, cuda.blockDim.x):
+                    at = (pair * splits + k % splits) % cuda.gridDim.x  # the block of an item
+                    shmem.signal_wait_until(
+                        arrived[slot, k // splits, at:], shmem.CMP_EQ, epoch
+                    )  # fmt: skip
+                cuda.syncthreads()
+                merge(
+                    out[sequence], inbox[slot], pair, splits, (head - first) * group, works[b],
+                    parts[b], weights[b],
+                )  # fmt: skip
+        complete()
+        end(epochs)
+
+    return flash_decode
+
+
+by_tiles = decoding(attend_by_tiles)
+
+
+@cache
+def by_lanes(lanes: int, most: int, numbers: int) -> Any:
+    """The kernel for keys of so many lanes, each with so many numbers, and rows of queries."""
+    return decoding(attending(lanes, most, numbers))
 
 
 class FlashDecode(Plan):
@@ -261,7 +288,9 @@ class FlashDecode(Plan):
     kv_heads, head_dim), keys first, or with `apart` (2, pages, ...); a sequence has up to
     `most_pages` of them, by default all. With `split_heads` PE p of n gets the results of
     `local_heads` heads, from `first_head` on, otherwise all of all. float32, float16 or bfloat16;
-    scores and sums are float32. `scale` is 1 / sqrt(head_dim) if not given.
+    scores and sums are float32. `scale` is 1 / sqrt(head_dim) if not given. `method` is "tiles", or
+    "lanes" for heads of 32 to 512 bytes, a power of two, and blocks of whole warps; by default
+    "lanes" on GPUs where it can be. With it the cache begins at a multiple of 16 bytes.
     """
 
     fills = True
@@ -270,7 +299,7 @@ class FlashDecode(Plan):
         self, *, batch: int, heads: int, kv_heads: int, head_dim: int, pages: int, page_size: int,
         dtype: Any, queries: int = 1, most_pages: int | None = None, apart: bool = False,
         split_heads: bool = False, scale: float | None = None, splits: int | None = None,
-        team: Any = shmem.TEAM_WORLD, blocks: int | None = None, threads: int | None = None,
+        method: str | None = None, team: Any = shmem.TEAM_WORLD, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         self.dtype = np.dtype(dtype)
         self.most_pages = pages if most_pages is None else most_pages
@@ -292,6 +321,15 @@ class FlashDecode(Plan):
         half = page_size * kv_heads
         self._cache_shape = (2, pages) if apart else (pages, 2)
         self._rows = (half, 0, half * pages) if apart else (2 * half, 0, half)
+        self._lanes = lanes_of(head_dim, self.dtype.itemsize) if self.threads % WARP == 0 else 0
+        on_gpus = bool(self.tuning.multiprocessors)
+        self.method = METHODS[on_gpus and self._lanes > 0] if method is None else method
+        if self.method not in METHODS or (self.method == "lanes" and not self._lanes):
+            raise shmem.ArgumentError(
+                f"FlashDecode: method is {self.method!r}, with heads of {head_dim} and "
+                f"{self.threads} threads; it can be 'tiles', or 'lanes' for heads of 32 to 512 "
+                f"bytes, a power of two, and {WARP} threads, or several times as many"
+            )
         self._workspace = self._make_workspace(group * queries, pairs * self.splits)
 
     def _check(self, **sizes: int) -> None:
@@ -309,15 +347,23 @@ class FlashDecode(Plan):
         def scratch(*shape: int, dtype: Any = f4) -> Any:
             return shmem.device_array((blocks, *shape), dtype)
 
-        wide = scratch(TILE, dim)
-        small = wide if self.dtype.name == f4 else scratch(TILE, dim, dtype=self.dtype)
         self._items, self._row = (items, rows), dim + PAD
+        if self.method == "lanes":
+            most = 1 << min(rows - 1, MOST_ROWS - 1).bit_length()
+            self._kernel = by_lanes(self._lanes, most, PACK // self.dtype.itemsize)
+            warps = self.threads // WARP
+            work, wide = scratch(warps * rows, dim + PAD), scratch(rows, warps)
+            small, index = wide, scratch(rows, warps, dtype="int32")
+        else:
+            self._kernel = by_tiles
+            work, wide = scratch(rows, 2 * dim + TILE + STATS), scratch(TILE, dim)
+            small = wide if self.dtype.name == f4 else scratch(TILE, dim, dtype=self.dtype)
+            index = scratch(TILE, dtype="int32")
         width = self._row
         sent = self.sendable(shmem.to_device(np.zeros((items, rows, width), f4)))
         parts = n * self.splits
         return (
-            scratch(rows, 2 * dim + TILE + STATS), wide, small, scratch(TILE, dtype="int32"), sent,
-            scratch(rows, parts, dtype="int32"),
+            work, wide, small, index, sent, scratch(rows, parts, dtype="int32"),
             scratch(rows, parts), self.boxes(n, items, rows, width, dtype=f4),
             self.signals(n, blocks),
         )  # fmt: skip
@@ -342,7 +388,7 @@ class FlashDecode(Plan):
         self.expect("out", out, (*shape[:2], self.local_heads, self.head_dim), self.dtype)
         page_rows, keys_at, values_at = self._rows
         self.launch(
-            flash_decode, stream, q, self._as_rows(cache), tables, lengths, out,
+            self._kernel, stream, q, self._as_rows(cache), tables, lengths, out,
             np.float32(self.scale), self.page_size, page_rows, keys_at, values_at, self.kv_heads,
             self.splits, self.split_heads, *self._workspace,
         )  # fmt: skip

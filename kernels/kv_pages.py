@@ -72,15 +72,22 @@ def put_pages(src, route, mine, theirs, first, last, layer, cache, as_bytes, out
 
 @shmem.jit(device=True)
 def put_pages_as_8_bits(src, route, mine, theirs, first, last, layer, cache, as_bytes, outbox):
-    """As `put_pages`, as rows of `wire`, each at the begin of what it stands for; a block's."""
+    """As `put_pages`, as rows of `wire`, each at the begin of what it stands for; a block's.
+
+    They are made where they go; with an `outbox`, for PEs on several machines, there, and sent.
+    """
     wide = as_bytes.size // cache.size
     for unit in range(cuda.blockIdx.x, units_in(route, last - first), cuda.gridDim.x):
         of, size = place_of(unit, route, mine, first, SRC)
         to, _ = place_of(unit, route, theirs, first, DST)
-        to, row = (to + layer * route[DST + LAYER]) * wide, outbox[unit, : row_bytes(size)]
-        quantise(outbox[unit], src[of : of + size])
-        cuda.syncthreads()
-        shmem.put_nbi_block(as_bytes[to : to + row.size], row, route[PE])
+        to, numbers = (to + layer * route[DST + LAYER]) * wide, src[of : of + size]
+        place = as_bytes[to : to + row_bytes(size)]
+        if outbox.size == 0:
+            quantise(shmem.peer_array(place, route[PE]), numbers)
+        else:
+            quantise(outbox[unit], numbers)
+            cuda.syncthreads()
+            shmem.put_nbi_block(place, outbox[unit, : place.size], route[PE])
 
 
 @shmem.jit(device=True)

@@ -179,7 +179,7 @@ class KVTransfer(Requests):
             for side in (self._out, self._in)
         ]
         units = max((units_of(r, self.most_pages) for to in self._out for r in to), default=1)
-        shape = (units, row_bytes(most)) if self.wire else (1, 16)
+        shape = (0, 16) if self.reachable else (units, row_bytes(most)) if self.wire else (1, 16)
         self._outbox = self.sendable(shmem.device_array(shape, "uint8"))
         self._bytes = self._cache.view("uint8")
 

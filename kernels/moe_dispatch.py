@@ -15,10 +15,11 @@ place of every row follows from the sender's choices alone. Two forms of dispatc
                  from the tokens themselves; behind them, after a fence for all segments of a
                  block, goes the segment's signal. It is the head: where the rows come back to, and
                  how many they are. Nothing is exchanged before.
-    throughput   the heads go ahead; rows are packed per PE and sent as one message, or one per
-                 block of the kernel, with a signal, and sorted by expert where they arrive. A token
-                 is in a PE's message once, whichever of its experts live there; ahead goes, for
-                 each pair, which row of the message is its token.
+    throughput   rows are sent as one message per PE, in parts of the kernel's blocks, each with a
+                 signal, and sorted by expert where they arrive. A token is in a PE's message once,
+                 whichever of its experts live there. With it go the heads, and for each pair which
+                 row of the message is its token. Rows are stored to the others' memory, of which a
+                 block tells after one fence; over a network they are packed, and put.
 
 In combine a segment goes back as it is, with a signal, to rows that its head has named: the sorted
 order of the owner's pairs. The owner adds up its rows in the order of its choices, so the
@@ -120,10 +121,14 @@ def find_places(index, homes, position, there, slots):
 
 @shmem.jit(device=True)
 def send_packed(
-    x, n_experts, mine, there, sent, index, heads, places, outbox, inbox, counted, arrived, team,
-    epoch,
+    x, n_experts, mine, there, sent, index, heads, places, outbox, inbox, counted, arrived, near,
+    team, epoch,
 ):  # fmt: skip
-    """Send heads and places ahead, then the rows for each PE as one message, in parts of blocks."""
+    """Send heads and places, and the rows for each PE as one message, in parts of blocks.
+
+    Where all members are `near`, a block tells of all that it has stored at the end, after one
+    fence, a thread for each PE.
+    """
     me, n, share = shmem.team_my_pe(team), shmem.team_n_pes(team), heads.shape[1]
     b, blocks = cuda.blockIdx.x, cuda.gridDim.x
     for k in range(b, n, blocks):
@@ -131,22 +136,43 @@ def send_packed(
         if to * share < n_experts:
             ahead, pe = mine[to * share : (to + 1) * share], member(team, to)
             start, size = ahead[0] >> 32, size_of(ahead)
-            shmem.put_signal_nbi_block(heads[me], ahead, counted[me:], epoch, shmem.SIGNAL_SET, pe)
-            shmem.put_signal_nbi_block(
-                places[me, :size], index[start : start + size], counted[n + me :], epoch,
-                shmem.SIGNAL_SET, pe,
-            )  # fmt: skip
+            rows = index[start : start + size]
+            if near:
+                shmem.copy_block(shmem.peer_array(heads[me], pe), ahead)
+                shmem.copy_block(shmem.peer_array(places[me, :size], pe), rows)
+            else:
+                shmem.put_signal_nbi_block(
+                    heads[me], ahead, counted[me:], epoch, shmem.SIGNAL_SET, pe
+                )
+                shmem.put_signal_nbi_block(
+                    places[me, :size], rows, counted[n + me :], epoch, shmem.SIGNAL_SET, pe
+                )
     for k in range(n):
         to = (me + 1 + k) % n
         if to * share < n_experts:
-            size, start = there[to] & COUNT, there[to] >> 32
+            pe, size, start = member(team, to), there[to] & COUNT, there[to] >> 32
             first, last = size * b // blocks, size * (b + 1) // blocks
-            packed = outbox[start + first : start + last]
-            shmem.copy_rows_block(packed, x, sent[start + first : start + last])
-            shmem.put_signal_nbi_block(
-                inbox[me, first:last], packed, arrived[me, b:], epoch, shmem.SIGNAL_SET,
-                member(team, to),
-            )  # fmt: skip
+            box, rows = inbox[me, first:last], sent[start + first : start + last]
+            if near:
+                shmem.copy_rows_block(shmem.peer_array(box, pe), x, rows)
+            else:
+                packed = outbox[start + first : start + last]
+                shmem.copy_rows_block(packed, x, rows)
+                shmem.put_signal_nbi_block(
+                    box, packed, arrived[me, b:], epoch, shmem.SIGNAL_SET, pe
+                )
+    if near:
+        cuda.syncthreads()
+        if cuda.threadIdx.x < n:
+            shmem.fence()
+        for k in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+            to = (me + 1 + k) % n
+            if to * share < n_experts:
+                pe = member(team, to)
+                if k % blocks == b:
+                    shmem.signal_op(counted[me:], epoch, shmem.SIGNAL_SET, pe)
+                    shmem.signal_op(counted[n + me :], epoch, shmem.SIGNAL_SET, pe)
+                shmem.signal_op(arrived[me, b:], epoch, shmem.SIGNAL_SET, pe)
 
 
 @shmem.jit(device=True)
@@ -171,10 +197,11 @@ def lay_out(starts, counts, heads, align):
 @shmem.jit(collective=True)
 def dispatch_throughput(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
-    rows, outbox, inbox, there, lists, places, counted, arrived, align, phases, team,
-    epochs,
+    rows, outbox, inbox, there, lists, places, counted, arrived, align, near, phases, team, epochs,
 ):  # fmt: skip
-    """`rows` (rows, row) is where tokens end; `outbox` (rows, row), `inbox` (n, rows, row).
+    """`rows` (rows, row) is where tokens end; `inbox` (n, rows, row); `outbox` (rows, row).
+
+    The last is used where not all members are `near`.
 
     Tokens are sorted by the PEs of their experts, too: `there` (blocks, n) has the heads of PEs'
     messages; of `lists` (4, blocks, pairs) the first has pairs' PEs, the second the tokens of
@@ -194,7 +221,7 @@ def dispatch_throughput(
         cuda.syncthreads()
         send_packed(
             x, n_experts, mine[b], there[b], sent, index, heads, places, outbox, inbox, counted,
-            arrived, team, epoch,
+            arrived, near, team, epoch,
         )  # fmt: skip
     if phases & RECEIVE:
         if me * heads.shape[1] < n_experts:
@@ -393,6 +420,8 @@ class ExpertParallel(Dispatch):
     dispatch and combine take turns, on all PEs of the team; so one plan has one batch under way.
     """
 
+    moves = True
+
     def __init__(
         self, *, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any,
         team: Any = shmem.TEAM_WORLD, capacity: int | None = None, form: str = "low_latency",
@@ -428,14 +457,15 @@ class ExpertParallel(Dispatch):
             most, once = (min(share * self.capacity, k) for k in (self.pairs, tokens))
             between = self.local_experts * (align - 1)
             inbox = self.sendable(shmem.device_array((n * most + between, row), travels))
-            outbox = shmem.device_array((min(self.pairs, n * tokens), row), travels)
+            packed = 0 if self.reachable else min(self.pairs, n * tokens)
+            outbox = shmem.device_array((packed, row), travels)
             there = shmem.device_array((self.blocks, n), "int64")
             lists = shmem.device_array((4, self.blocks, self.pairs), "int32")
             self._boxes = (
                 inbox, self.sendable(outbox), self.memory(n, once, row, dtype=travels), there,
                 self.sendable(lists), self.memory(n, most, dtype="int32"),
                 self.memory(2 * n, dtype="uint64"), self.memory(n, self.blocks, dtype="uint64"),
-                align,
+                align, self.reachable,
             )  # fmt: skip
         rows = inbox
         if wire is not None:

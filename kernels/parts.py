@@ -13,9 +13,9 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "get_tile", "member",
-    "part_of", "put_tile", "send", "signal_others", "sum_before", "sum_in_order", "tell",
-    "tell_others", "wait_for", "wait_for_all", "wait_for_others",
+    "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "fours_of",
+    "get_tile", "member", "part_of", "put_tile", "send", "signal_others", "sum_before",
+    "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
@@ -57,6 +57,12 @@ def part_of(size, parts, k):
     """First and last (exclusive) of `size` elements that are part `k` of so many `parts`."""
     share = ((size + parts - 1) // parts + ALIGN - 1) // ALIGN * ALIGN
     return min(k * share, size), min((k + 1) * share, size)
+
+
+@shmem.jit(device=True)
+def fours_of(row):
+    """How many fours `load_vector` can access a row by: none if it is not aligned."""
+    return row.size // 4 if row.ctypes.data % (4 * row.itemsize) == 0 else 0
 
 
 @shmem.jit(device=True)

@@ -30,9 +30,9 @@ What a PE sends, for n PEs, T tokens each, G heads of keys of D numbers of S byt
     messages    2 B for each: keys, values; and as many signals come back, B for each
     flops       4 T (n T) H D, half of it if causal
 
-On GPUs products are those of `gemm_block` in float32, without tensor cores: 16-bit floats are
-widened tile by tile. An H100 has 67 TFLOP/s of that and 990 of float16 in its tensor cores, so long
-sequences are better computed by a library there (`gemm_beside` has the pattern).
+That is `method="kernel"`. On GPUs its products are those of `gemm_block` in float32, without tensor
+cores: an H100 has 67 TFLOP/s of that, and 990 of float16 in its tensor cores. With "library" the
+attention to each block is PyTorch's: see `attention_library`.
 
 After Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context",
 arXiv:2310.01889, 2023, with the online softmax of Milakov and Gimelshein, arXiv:1805.02867, and the
@@ -45,7 +45,7 @@ import math
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels import attention_parts
+from gpushmem.kernels import attention_library, attention_parts
 from gpushmem.kernels.attention_parts import (
     LEAST,
     ONE,
@@ -214,6 +214,7 @@ def ring_attention(
 
 DTYPES = "float16", "bfloat16", "float32"
 TILE = 256, 512  # queries and keys, for BLAS
+METHODS = "kernel", "library"
 
 
 class Ring(Plan):
@@ -224,7 +225,8 @@ class Ring(Plan):
     def __init__(
         self, tokens: int, heads: int, kv_heads: int | None, head_dim: int, dtype: Any, team: Any,
         causal: bool, window: int | None, scale: float | None, zigzag: bool | None,
-        tile: tuple[int, int] | None, blocks: int | None, threads: int | None,
+        tile: tuple[int, int] | None, method: str | None, blocks: int | None,
+        threads: int | None,
     ) -> None:  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
         name, n = type(self).__name__, self.n_pes
@@ -262,6 +264,14 @@ class Ring(Plan):
             sum(self.reach[(pe - step) % n] > step for step in range(n))
             for pe in ((self.my_pe - 1) % n, self.my_pe)
         )
+        self.method = METHODS[attention_library.suits(self)] if method is None else method
+        if self.method not in METHODS or (self.method == "library" and window is not None):
+            raise shmem.ArgumentError(
+                f"{name}: method is {self.method!r}, window {window}; it can be 'kernel', or "
+                "'library' without a window"
+            )
+        if self.method == "library":
+            return
         size = tokens * self.kv_heads * head_dim
         self._links = (
             self.boxes(2, size, dtype=dtype), self.signals(2 * self.blocks),
@@ -284,6 +294,14 @@ class Ring(Plan):
             ends, self.before, self.after, self.scale, self.chunks, self._reach, self.coming,
             self.going, *self._links,
         )  # fmt: skip
+
+    def _one_sequence(self, cu_seqlens: Any) -> None:
+        """Raise `ArgumentError` if there are several, which the library's attention is not for."""
+        if cu_seqlens is not None:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: with method 'library' there is one sequence, and no "
+                "cu_seqlens: make the plan with method='kernel'"
+            )
 
     def _tiles(self, scores: int, wide: int) -> tuple[Any, Any]:
         """For each block, so many tiles of scores, the first axis only if several, and of rows."""
@@ -315,21 +333,30 @@ class RingAttention(Ring):
     A token sees tokens of its sequence; with `causal` none behind itself, with `window` none
     farther away than that. `scale` is 1 / sqrt(head_dim) by default. With `zigzag`, the default
     where attention is causal without a window and tokens is even, each PE has two chunks of tokens
-    (see `positions`), for equal work; else one. `tile` is how many queries and keys are multiplied
-    at a time. Sizes and options are the same on all PEs. Workspace: 4 tokens kv_heads head_dim
-    numbers on the heap; float32 sums of all queries, and for each block a tile.
+    (see `positions`), for equal work; else one. Sizes and options are the same on all PEs.
+
+    `method` is "kernel", or "library", by which PyTorch computes the attention to a block: without
+    a window or `cu_seqlens`, on GPUs for float16, bfloat16 and sizes of heads that are multiples of
+    8, up to 256. It is the default on GPUs where it can be, if PyTorch is installed for CUDA. Of
+    "kernel", `tile` is how many queries and keys are multiplied at a time. Workspace: 4 tokens
+    kv_heads head_dim numbers on the heap; float32 sums of all queries, and for each block a tile,
+    or with "library" one more result.
     """
 
     def __init__(
         self, *, tokens: int, heads: int, head_dim: int, dtype: Any, kv_heads: int | None = None,
         causal: bool = False, window: int | None = None, scale: float | None = None,
         zigzag: bool | None = None, team: Any = shmem.TEAM_WORLD,
-        tile: tuple[int, int] | None = None, blocks: int | None = None, threads: int | None = None,
+        tile: tuple[int, int] | None = None, method: str | None = None,
+        blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             tokens, heads, kv_heads, head_dim, dtype, team, causal, window, scale, zigzag, tile,
-            blocks, threads,
+            method, blocks, threads,
         )  # fmt: skip
+        if self.method == "library":
+            self._library = attention_library.LibraryForward(self)
+            return
         self._workspace = (
             shmem.device_array((heads, tokens, head_dim), "float32"),
             shmem.device_array((heads, tokens), "float32"), *self._tiles(1, 3),
@@ -347,10 +374,17 @@ class RingAttention(Ring):
         """
         self._expect(q=q, k=k, v=v, out=out, lse=lse)
         arrays = q, k, v, out, lse
+        if self.method == "library":
+            self._one_sequence(cu_seqlens)
+            self._library(*arrays, stream)
+            return
         self.launch(ring_attention, stream, *arrays, *self._workspace, *self._masks(cu_seqlens))
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that this PE sends in a call, without signals back."""
+        if self.method == "library":
+            numbers, messages = self._library.sends
+            return numbers * self.dtype.itemsize, messages
         nbytes = 2 * self.tokens * self.kv_heads * self.head_dim * self.dtype.itemsize
         return self.going * nbytes, self.going * 2 * self.blocks
 

@@ -18,7 +18,8 @@ blocks are. The box at *home* is there once: who writes to it has got the block 
 in the same call, so the owner has finished the call before, and read what came then.
 
 A block of the grid has heads of keys of its own, with all heads of queries that use them: so nobody
-else adds to the same numbers. On GPUs that is at most kv_heads blocks that multiply.
+else adds to the same numbers. On GPUs that is at most kv_heads blocks that multiply. All of that is
+`method="kernel"`; for "library" see `attention_library`.
 
 What a PE sends: blocks as in `ring_attention`, and for each step of a block G messages with
 8 T G D bytes in all, and those home; flops are 10 T (n T) H D.
@@ -31,6 +32,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.attention_library import LibraryBackward
 from gpushmem.kernels.attention_parts import (
     ONE,
     chunk_start,
@@ -252,23 +254,29 @@ class RingAttentionBackward(Ring):
     """The gradients of `RingAttention`: `plan(dout, q, k, v, out, lse, dq=dq, dk=dk, dv=dv)`.
 
     Arguments, shapes and dtypes as of `RingAttention`, whose `out` and `lse` are given; dq is of
-    q's shape, dk and dv are of k's. Sums are float32, also where they travel. Workspace: 4 tokens
-    kv_heads head_dim numbers on the heap, and 8 times as many of float32; sums of all queries.
+    q's shape, dk and dv are of k's. Sums are float32, also where they travel; with the method
+    "library" what one PE adds to a block's gradients travels in dtype. Workspace: 4 tokens kv_heads
+    head_dim numbers on the heap, and 8 times as many of float32, or with "library" twice as many;
+    sums of all queries.
     """
 
     def __init__(
         self, *, tokens: int, heads: int, head_dim: int, dtype: Any, kv_heads: int | None = None,
         causal: bool = False, window: int | None = None, scale: float | None = None,
         zigzag: bool | None = None, team: Any = shmem.TEAM_WORLD,
-        tile: tuple[int, int] | None = None, blocks: int | None = None, threads: int | None = None,
+        tile: tuple[int, int] | None = None, method: str | None = None,
+        blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         tuning = shmem.tuning()
         if threads is None and not tuning.multiprocessors:
             threads = min(FEW, tuning.threads)
         super().__init__(
             tokens, heads, kv_heads, head_dim, dtype, team, causal, window, scale, zigzag, tile,
-            blocks, threads,
+            method, blocks, threads,
         )  # fmt: skip
+        if self.method == "library":
+            self._library = LibraryBackward(self)
+            return
         shape = self.kv_heads, 2, tokens, head_dim
         grads, size = self.memory(*shape, dtype="float32"), 2 * tokens * head_dim
         self._workspace = (
@@ -290,12 +298,19 @@ class RingAttentionBackward(Ring):
         """
         self._expect(dout=dout, q=q, k=k, v=v, out=out, lse=lse, dq=dq, dk=dk, dv=dv)
         arrays = dout, q, k, v, out, lse, dq, dk, dv
+        if self.method == "library":
+            self._one_sequence(cu_seqlens)
+            self._library(arrays, stream)
+            return
         self.launch(
             ring_attention_backward, stream, *arrays, *self._workspace, *self._masks(cu_seqlens)
         )
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that this PE sends in a call, without signals back."""
+        if self.method == "library":
+            numbers, messages = self._library.sends
+            return numbers * self.dtype.itemsize, messages
         size = 2 * self.tokens * self.kv_heads * self.head_dim
         homeward = sum(self.reach[(self.my_pe - s) % self.n_pes] == s for s in range(1, self.n_pes))
         nbytes = self.going * size * self.dtype.itemsize + (self.going + homeward) * size * 4

@@ -48,13 +48,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.all_reduce_norm import fours_of, plain_row_of, squares_by_four
+from gpushmem.kernels.all_reduce_norm import plain_row_of, squares_by_four
 from gpushmem.kernels.collectives import send_to_others
 from gpushmem.kernels.parts import (
     ALIGN,
     begin,
     block_sum32,
     end_at,
+    fours_of,
     member,
     part_of,
     sum_in_order,

@@ -43,6 +43,7 @@ B200 = "NVIDIA HGX B200 data sheet"
 OURS = "measured by us on one H100 (gpu-h100.json)"
 AS_H100 = f"as on an H100, assumed; there: {OURS}"
 MATMULS = "bf16, the best shape, github.com/stas00/ml-engineering, compute/accelerator, MAMF"
+FLASH = "FlashAttention-2 on an H100, 35 % of its tensor cores' rate (Shah et al., 2024, abstract)"
 LINKS = "p2pBandwidthLatencyTest on 8 x H100: 375 of 450 GB/s (github.com/NVIDIA/nccl, issue 1264)"
 
 MACHINES = {
@@ -54,6 +55,7 @@ MACHINES = {
         "float16 rate": Figure(989e12, f"{H100}: tensor cores, dense"),
         "float32 rate": Figure(67e12, H100),
         "matmul reached": Figure(794.5 / 989, f"{MATMULS}: 794.5 of 989 TFLOP/s"),
+        "attention reached": Figure(0.35, FLASH),
         "nic": Figure(50e9, "ConnectX-7, 400 Gbit/s, one for each GPU"),
         "l2": Figure(50e6, H100),
         "hbm reached": Figure(REACHED, f"{OURS}: the driver's copy of 256 MiB"),
@@ -61,6 +63,7 @@ MACHINES = {
         "l2 rate": Figure(L2_RATE, f"{OURS}: put_block in parts, 16 MiB"),
         "hbm trip": Figure(HBM_TRIP, f"{OURS}: put_block of one block, 256 MiB"),
         "l2 trip": Figure(L2_TRIP, f"{OURS}: put_block of one block, 2 MiB"),
+        "clock": Figure(1.98e9, f"{OURS}: clocks.max.sm of nvidia-smi"),
         "l1 trip": Figure(20e-9, "some 40 clocks at 1.98 GHz, assumed"),
         "fence": Figure(FENCE, f"{OURS}: put_block of 8 bytes with quiet, and without"),
         "one way": Figure(ONE_WAY, f"{OURS}: signal ping-pong of 2 PEs on one GPU, with the wait"),
@@ -78,6 +81,9 @@ MACHINES["B200"] = {
     "float16 rate": Figure(2.25e15, f"{B200}: tensor cores, dense"),
     "float32 rate": Figure(80e12, B200),
     "matmul reached": Figure(1745 / 2250, f"{MATMULS}: 1745 of 2250 TFLOP/s"),
+    "attention reached": Figure(
+        0.35 * 989 / 2250 * 148 / 132, "as fast for each multiprocessor as on an H100, assumed"
+    ),
     "nic": Figure(50e9, "ConnectX-7, 400 Gbit/s, one for each GPU"),
     "l2": Figure(126e6, "chipsandcheese.com, Nvidia's B200: 126 MB"),
     "l2 rate": Figure(L2_RATE * 8 / 3.35, "as many times that of HBM as on an H100, assumed"),

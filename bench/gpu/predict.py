@@ -11,7 +11,8 @@ A kernel's blocks go through pieces, one after the other; a piece is
     hops        signals from one PE to another
     waits       for signals that have come, one after the other
 
-    time        launch + max(pieces * a piece, bytes / rate of NVLink, of HBM, of the L2 cache)
+    time        launch + max(pieces * a piece, bytes / rate of NVLink, of HBM, of the L2 cache,
+                instructions / rate, where lanes of warps compute with all that they read)
     limit       max(bytes / rate of NVLink, bytes / rate of HBM, flops / rate), of the data sheet
 
 Products by the library follow each other on a stream; in `by_library` copy engines send meanwhile:
@@ -45,6 +46,7 @@ RESULT = Path(__file__).parents[1] / "results/predictions.json"
 PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
 TILE = 128, 256  # of the library
 FETCH = "fetch"  # elements of a product, to shared memory
+READ = "read"  # packs that lanes of a warp use together
 FLAG, LOOK, SWITCH = "flag", "look", "switch"  # LL: data with flags, there and back; multimem
 LINES = "lines"  # LL128: data in lines; they are looked at as LL's are
 KNOWN = {FLAG: 16, LINES: 30, LOOK: 256, SWITCH: 64}  # bytes under way: see test_vectors.py
@@ -77,6 +79,7 @@ class Work(NamedTuple):
     steps: float = 0  # of products, one after the other
     fetched: float = 0  # bytes that a step loads
     flops: float = 0
+    read: float = 0  # bytes that warps load to use them together
     library: tuple[int, int, int, int] | None = None  # m, n, k of products, and how many
     launches: float = 1  # but theirs
 
@@ -308,26 +311,30 @@ def routed(plan):
     return plan.pairs * OTHERS / N, ceil(plan.experts / plan.blocks), plan.pairs / plan.experts
 
 
+def by_warps(plan, rows, nbytes, source=HBM, times=1):
+    """So many rows that a block's warps copy, each its own."""
+    warps = plan.threads // 32
+    return Pass(COPY, warps * nbytes, source, times * ceil(rows / warps))
+
+
 def low_latency(plan):
     rows, segments, each = routed(plan)
     nbytes = rows * plan.row_bytes
-    copies = Pass(COPY, ceil(each) * plan.row_bytes, HBM, segments)
+    copies = by_warps(plan, each, plan.row_bytes, HBM, segments)
     return Work(nbytes, 2 * nbytes, (copies,), serial=sorting(plan))
 
 
 def throughput(plan):
-    """Rows go into messages, once for each PE, and out of them, once for each expert."""
-    once, made = N * plan.once * plan.row_bytes, plan.pairs * plan.row_bytes
-    packed, rows = (nbytes / plan.blocks for nbytes in (once, made))
+    """Rows go to each PE once, and from there once for each expert, by segments."""
+    row, share, segment = plan.row_bytes, plan.pairs / N / plan.blocks, plan.pairs / plan.experts
     passes = (
-        Pass(COPY, plan.row_bytes, HBM, packed / plan.row_bytes), Pass(PUT, packed),
-        Pass(COPY, rows),
-    )  # fmt: skip
-    fences, serial = 3 * OTHERS, sorting(plan) + 2 * ceil(plan.pairs / plan.threads)
-    return Work(
-        OTHERS * plan.once * plan.row_bytes, 5 * once + made, passes, 1, fences, 2, 2 * OTHERS,
-        serial=serial,
-    )  # fmt: skip
+        by_warps(plan, plan.once / plan.blocks, row, HBM, N),
+        by_warps(plan, min(share, segment), row, L2, N * ceil(share / segment)),
+    )
+    hbm = (plan.tokens + 2 * N * plan.once + plan.pairs) * row
+    serial = 2 * sorting(plan) + 2 * ceil(plan.pairs / plan.threads) + 3 * plan.experts
+    link = OTHERS * (plan.once * row + 4 * plan.pairs / N)
+    return Work(link, hbm, passes, waits=1 + N, serial=serial)
 
 
 def combine(plan):
@@ -411,39 +418,35 @@ def ulysses(plan):
 
 
 def pages_sent(plan):
-    """A layer of a request; a warp puts a piece, or a block a row of 8-bit floats."""
+    """A layer of a request; a warp puts a piece, or a block makes a row of 8-bit floats there."""
     nbytes, messages = plan.sends()
     units = max(1, messages - plan.blocks * len(plan._out[0]))
     at_once = plan.blocks * (1 if plan.wire else plan.threads // 32)
-    each = Pass(PUT, nbytes / units * at_once / plan.blocks, HBM, ceil(units / at_once))
     item = plan.dtype.itemsize
-    made = (Pass(ELEMENTS, each.nbytes * item, L2, 2 * each.times),) if plan.wire else ()
+    kind, wide = (FOURS, item) if plan.wire else (PUT, 1)
+    share = wide * nbytes / units * at_once / plan.blocks
     read = plan.most_pages * 2 * plan.page_size * plan.heads * plan.cache[0].shape[-1] * item
-    return Work(nbytes, read, (each, *made), 1, 1, 1, 1)
+    return Work(nbytes, read, (Pass(kind, share, HBM, ceil(units / at_once)),), 1, 1, 1, 1)
 
 
 def decoded(plan):
-    """Keys and values are read once, as tiles, and widened; products fetch elements of float32."""
-    from gpushmem.kernels.flash_decode import TILE
+    """Keys and values are read once, for each few rows of queries, by warps that are alone."""
+    from gpushmem.kernels.decode_lanes import MOST_ROWS
 
     items, rows = plan._items
     item, dim, keys = plan.dtype.itemsize, plan.head_dim, plan.most_pages * plan.page_size
-    tiles = ceil(keys / TILE / plan.splits) * ceil(items / plan.blocks)
-    single = SimpleNamespace(dtype=np.dtype("float32"))
-    scores, fetched = product(single, rows, TILE, dim)
-    values, _ = product(single, rows, dim, TILE)
-    widened = Pass(ELEMENTS, TILE * dim * item, L2, 2 * tiles if item < 4 else 0)
+    mine, again = ceil(items / plan.blocks), ceil(rows / MOST_ROWS)
+    of_item = 2 * ceil(keys / plan.splits) * dim * item
     passes = (
-        Pass(COPY, TILE * dim * item, HBM, 2 * tiles), widened,
-        Pass(ELEMENTS, 4 * rows * (3 * TILE + dim), L2, tiles),
+        Pass(READ, of_item, HBM, mine), Pass(READ, of_item, L2, mine * (again - 1)),
+        Pass(SUM, 4 * rows * dim * plan.threads / 32, L2, mine),
+        Pass(PUT, 4 * rows * plan._row, L2, mine * N),
         Pass(SUM, 4 * N * plan.splits * rows * dim, L2, ceil(items / plan.splits / plan.blocks)),
-        Pass(ELEMENTS, fetched, L2, (scores + values) * tiles),
     )  # fmt: skip
     read = 2 * plan.batch * keys * plan.kv_heads * dim * item
-    waits = ceil(N * plan.blocks / plan.threads)
     return Work(
-        plan.sends()[0], read, passes, 1, 1, 1, waits,
-        flops=4 * plan.batch * keys * plan.heads * plan.queries * dim,
+        plan.sends()[0], read, passes, 1, 1, 1, 1 + ceil(N * plan.splits / plan.threads),
+        flops=4 * plan.batch * keys * plan.heads * plan.queries * dim, read=again * read,
     )  # fmt: skip
 
 
@@ -521,16 +524,26 @@ def in_flight(found, item, arch):
     """Bytes that a thread has under way in passes of each kind, for elements of so many bytes."""
     kinds = {
         COPY: [loop for loop in found if loop.is_wide and len(loop.loads) == len(loop.stores)],
-        SUM: [loop for loop in found if loop.is_wide and len(loop.loads) > len(loop.stores)],
+        SUM: [
+            loop for loop in found
+            if loop.is_wide and len(loop.loads) > len(loop.stores) and not loop.shuffles
+        ],
         ELEMENTS: [
             loop for loop in found
             if loop.loads and loop.stores and {*loop.loads, *loop.stores} == {item}
         ],
+        READ: [loop for loop in found if loop.is_wide and loop.shuffles],
         # Of what is widened as well.
         FETCH: [loop for loop in found if loop.fills and {*loop.loads} in ({item}, {4})],
     }  # fmt: skip
     read = {kind: max(loop.in_flight for loop in some) for kind, some in kinds.items() if some}
     return {PUT: put_loop(arch), **KNOWN, FOURS: 16 * item, **read}
+
+
+def a_byte(found):
+    """Instructions of a thread for a byte that it reads, where lanes use it together."""
+    several = [loop.length / sum(loop.loads) for loop in found if loop.is_wide and loop.shuffles]
+    return {"instructions": max(several)} if several else {}
 
 
 def code_of(name, dtype, arch, gpu):
@@ -555,7 +568,7 @@ def code_of(name, dtype, arch, gpu):
         "mixed loops": sum(loop.is_mixed for loop in found),
         "lonely loops": len(loops.lonely(found)),
         "fences": loops.fences(function),
-        "in flight": moves | in_flight(found, size, arch),
+        "in flight": moves | in_flight(found, size, arch), **a_byte(found),
     }  # fmt: skip
 
 
@@ -591,6 +604,9 @@ def predict(does, machine, code):
         "L2 cache": (does.hbm + 2 * does.link) / is_["l2 rate"],
         "blocks": sum(made.values()),
     }
+    if does.read:  # four schedulers issue an instruction for 32 threads each
+        rate = 4 * 32 * is_["clock"] * is_["multiprocessors"]
+        busy["instructions"] = does.read * code["instructions"] / rate
     least = does.link if does.least is None else does.least
     return {
         "seconds": launches + max(busy.values()), "bound by": max(busy, key=busy.get),
@@ -648,6 +664,32 @@ def by_library(plan, machine, code):
     }  # fmt: skip
 
 
+def by_attention(plan, machine, code):
+    """The time of a call with attention by the library, as `predict`: blocks come meanwhile."""
+    is_ = {name: figure.value for name, figure in machine.items()}
+    item, numbers = plan.dtype.itemsize, plan.tokens * plan.heads * plan.head_dim
+    block, launch = 2 * plan.tokens * plan.kv_heads * plan.head_dim * item, is_["launch"]
+    hbm, link = is_["hbm"] * is_["hbm reached"], is_["link"] * is_["link reached"]
+    flops = 2 * plan.tokens * numbers * (1 if plan.causal else 2)  # of a block
+    rate = is_[f"{plan.dtype} rate"]
+    each = launch + flops / (rate * is_["attention reached"])
+    part = numbers / (2 if plan.zigzag else 1)  # of half of the blocks; the others have all rows
+    merged = 2 * launch + (part + numbers) / 2 * (8 + 3 * item) / hbm
+    now, waits = launch + each + numbers * (4 + item) / hbm, 0.0
+    for step in range(1, N):
+        waits += max(0.0, launch + step * block / link - now)
+        now = max(now, launch + step * block / link) + is_["one way"] + is_["wire"]
+        now += 2 * launch + each + merged
+    now += launch + numbers * (4 + item) / hbm
+    made = {"products": N * each, "sums": OTHERS * merged, "waits": waits}
+    busy = {"NVLink": OTHERS * block / link, "library": N * each}
+    made["launches"] = now - sum(made.values())
+    return {
+        "seconds": now, "bound by": max(busy, key=busy.get), "made of": made, "busy": busy,
+        "limit": max(OTHERS * block / is_["link"], N * flops / rate),
+    }  # fmt: skip
+
+
 def under_way(does, machine, code, blocks):
     """Bytes under way on a multiprocessor in the first pass; what Little's law wants there."""
     first, used = does.passes[0].does, min(blocks, machine["multiprocessors"].value)
@@ -665,8 +707,9 @@ def predictions(name, dtype, machine_name):
     for nbytes in plans.CASES[name].sizes:
         with plans.made(name, dtype, nbytes, gpu) as (plan, _):
             does, blocks = work(name, plan), plan.blocks
-            found = by_library if getattr(plan, "_beside", None) else predict
-            made = found(plan if found is by_library else does, machine, code)
+            ways = {"_beside": by_library, "_library": by_attention}
+            found = next((ways[name] for name in ways if getattr(plan, name, None)), predict)
+            made = found(does if found is predict else plan, machine, code)
         have, want = under_way(does, machine, code, blocks)
         rows.append({
             "kernel": name, "dtype": dtype, "machine": machine_name, "bytes": nbytes,

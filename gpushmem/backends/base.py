@@ -142,6 +142,9 @@ class Backend(Protocol):
     def wait_stream(self, stream: Any, other: Any) -> bool:
         """Order `stream` after `other`, whatever launches take as one; False: they are the same."""
 
+    def on_stream(self, stream: Any, call: Callable[[int | None], object]) -> None:
+        """Call it in a stream's order, or now with the stream's handle, to queue what it does."""
+
     def is_capturing(self, stream: Any) -> bool:
         """Whether what is queued on a stream now is for a graph."""
 

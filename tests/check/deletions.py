@@ -72,7 +72,8 @@ ROOTS = {
     "pages": {"send_layer", "start_request", "give_table", "receive_layer", "put_pages"},
     "pages_8_bits": {"send_layer", "give_table", "widen_layer", "put_pages_as_8_bits"},
     "pages_given_up": {"send_layer", "give_up", "cancel"},
-    "decode": {"flash_decode"},
+    "decode": {"flash_decode", "attend_by_tiles"},
+    "decode_lanes": {"flash_decode", "attend_to_all"},
 }
 
 

@@ -264,10 +264,10 @@ def pages(wire=None):
         assert over(plan, call)
 
 
-def decode():
+def decode(method="tiles"):
     plan = FlashDecode(
         batch=2, heads=2, kv_heads=1, head_dim=16, pages=4, page_size=2, most_pages=2,
-        dtype="float16", splits=2, **GPU,
+        dtype="float16", splits=2, method=method, **GPU,
     )  # fmt: skip
     q, cache, out = (
         array(*shape, dtype="float16") for shape in ((2, 1, 2, 16), (4, 2, 2, 1, 16), (2, 1, 2, 16))
@@ -473,6 +473,7 @@ RUNS = {
     "pages_8_bits": (pages, "float8_e4m3"),
     "pages_given_up": (given_up,),
     "decode": (decode,),
+    "decode_lanes": (decode, "lanes"),
 }  # fmt: skip
 
 if __name__ == "__main__":

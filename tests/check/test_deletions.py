@@ -18,7 +18,7 @@ NOT_NEEDED = {
     ),
     "kernels/moe_dispatch.py:dispatch_low_latency:end(epochs)": OTHER,
     "kernels/moe_dispatch.py:dispatch_throughput:end(epochs)": OTHER,
-    "kernels/flash_decode.py:flash_decode:cuda.syncthreads() (2)": (
+    "kernels/flash_decode.py:flash_decode:cuda.syncthreads()": (
         "what is sent is sent by whole blocks"
     ),
     "kernels/flash_decode.py:merge:cuda.syncthreads() (2)": "the block is one warp",

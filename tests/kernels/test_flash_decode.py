@@ -18,6 +18,11 @@ CASES = [
     {"kv_heads": 1, "batch": 1},
     {"split_heads": True, "kv_heads": 2, "head_dim": 20}, {"most_pages": 1, "scale": 0.5},
 ]  # fmt: skip
+BY_LANES = [  # with 2 to 32 lanes for a key, 1 to 8 rows at a time
+    {"kv_heads": 1, "batch": 1}, {"apart": True, "split_heads": True, "queries": 3},
+    {"head_dim": 64, "scale": 0.5}, {"head_dim": 128, "heads": 3, "queries": 1},
+]  # fmt: skip
+BY_LANES = [{"method": "lanes", **case} for case in BY_LANES]
 OFF = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
 
 
@@ -88,7 +93,11 @@ def every_case(cases, dtypes):
     ("n_pes", "cases", "dtypes"),
     [
         (3, CASES[:2], ("float32",)),
-        *(pytest.param(n, CASES, tuple(OFF), marks=pytest.mark.sweep) for n in (1, 2, 3, 5, 8)),
+        (2, BY_LANES[:1], ("float16",)),
+        *(
+            pytest.param(n, CASES + BY_LANES, tuple(OFF), marks=pytest.mark.sweep)
+            for n in (1, 2, 3, 5, 8)
+        ),
     ],
 )
 def test_attention_is_numpys(run_pes, n_pes, cases, dtypes):
@@ -157,6 +166,9 @@ def test_what_a_plan_is_not_for(run_pes):
             ({"heads": 5}, "5 heads cannot share 3 evenly"),
             ({"dtype": "float64"}, "dtype is float64"),
             ({"queries": 0}, "queries must be 1 to"),
+            ({"method": "lanes", "head_dim": 24}, "method is 'lanes', with heads of 24 and"),
+            ({"method": "lanes", "threads": 48}, "method is 'lanes', with heads of 16 and 48"),
+            ({"method": "rows"}, "it can be 'tiles', or 'lanes' for heads of 32 to 512 bytes"),
         ):
             with pytest.raises(shmem.ArgumentError, match=said):
                 FlashDecode(**SIZES | {"dtype": "float32"} | given)

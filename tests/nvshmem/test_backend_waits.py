@@ -221,6 +221,17 @@ class Wrapped:
 
 
 @host.in_pes(1)
+def test_other_libraries_get_a_streams_handle_at_once(me, n):
+    stream, seen = shmem.stream(), []
+    handle = stream.__cuda_stream__()[1]
+    driver.hold(stream)
+    for given in (stream, Wrapped(stream), 0):
+        shmem.on_stream(given, seen.append)
+    assert seen == [handle, handle, 0]
+    driver.let_go(stream)
+
+
+@host.in_pes(1)
 def test_one_stream_waits_for_another(me, n):
     a, b, x = shmem.stream(), shmem.stream(), shmem.zeros(4)
     on = {stream: one[1, 1, stream].bind(x) for stream in (a, b, 0)}

@@ -141,7 +141,7 @@ FUNCTIONS = {
     "preload": ("any", "any", "any"), "init_module": ("any",), "register_symmetric": ("any",),
     "unregister_symmetric": ("any",), "qp_create": ("int",), "capture": ("any",),
     "trace_range": ("any",), "stats": (), "team_from": ("any",), "comm_from": ("Team",),
-    "process_group_from": ("Team",),
+    "process_group_from": ("Team",), "on_stream": ("any", "any"),
 }  # fmt: skip
 LIKES = {"empty", "zeros", "ones", "full", "array"}
 LEFT_OUT = {"finalize"}  # the test's own last call

@@ -164,6 +164,36 @@ def test_streams_wait_for_each_other(alone):
     assert x.numpy()[0] == 7
 
 
+def test_other_libraries_are_called_in_a_streams_order(alone):
+    x, flag, stream, seen = shmem.zeros(1), shmem.zeros(1, "uint64"), shmem.stream(), []
+
+    def look(handle):
+        seen.append((handle, float(np.asarray(x)[0])))
+
+    shmem.signal_wait_until(flag, shmem.CMP_EQ, 1, stream=stream)
+    count[1, 1, stream](x, 2)
+    shmem.on_stream(stream, look)
+    count[1, 1, stream](x, 3)
+    assert not seen
+    shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)
+    stream.synchronize()
+    assert seen == [(None, 2)]
+    with shmem.capture(stream) as graph:
+        count[1, 1, stream](x, 10)
+        shmem.on_stream(stream, look)
+    for _ in range(2):
+        graph.launch(stream)
+    stream.synchronize()
+    assert seen[1:] == [(None, 15), (None, 25)]
+    shmem.on_stream(0, lambda handle: 1 / 0)
+    count[1, 1](x, 1)  # is skipped
+    with pytest.raises(ZeroDivisionError):
+        shmem.synchronize()
+    assert x.numpy()[0] == 25
+    with pytest.raises(ArgumentError, match="call is 3, and must be a function"):
+        shmem.on_stream(stream, 3)
+
+
 def test_a_graph_is_captured_and_launched(alone):
     x, y, stream = shmem.zeros(1), shmem.zeros(1), shmem.stream()
     signal = shmem.zeros(1, "uint64")

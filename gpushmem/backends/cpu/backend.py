@@ -478,6 +478,9 @@ class CpuBackend:
         on.submit(reached)
         return number
 
+    def on_stream(self, stream: Any, call: Callable[[int | None], object]) -> None:
+        self._stream(stream).submit(partial(call, None))
+
     def is_capturing(self, stream: Any) -> bool:
         return self._stream(stream).is_captured
 

@@ -155,6 +155,9 @@ class NullBackend:
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return (stream or None) is not (other or None)  # nothing is ever queued
 
+    def on_stream(self, stream: Any, call: Callable[[int | None], object]) -> None:
+        call(None)
+
     def is_capturing(self, stream: Any) -> bool:
         return False
 

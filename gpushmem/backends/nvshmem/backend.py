@@ -391,6 +391,9 @@ class NvshmemBackend:
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return self._device.wait_stream(stream, other)
 
+    def on_stream(self, stream: Any, call: Callable[[int | None], object]) -> None:
+        call(0 if stream in (0, None) else int(self._device.stream_of(stream).handle))
+
     def is_capturing(self, stream: Any) -> bool:
         return self._device.is_captured(self._device.stream_of(stream))
 

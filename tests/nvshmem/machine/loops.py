@@ -18,13 +18,16 @@ REGISTER = re.compile(r"\bR(\d+)\b")
 class Loop(NamedTuple):
     """Accesses to global memory in one trip: their bytes, in order; `in_flight`: bytes, at most.
 
-    `fills`: whether it stores to shared memory, too.
+    `fills`: whether it stores to shared memory, too; `shuffles`: whether lanes of a warp exchange
+    registers; `length`: how many instructions it has.
     """
 
     loads: tuple[int, ...]
     stores: tuple[int, ...]
     in_flight: int
     fills: bool
+    shuffles: bool
+    length: int
 
     @property
     def is_wide(self):
@@ -71,7 +74,8 @@ def _is_inside(one, other):
 def _loop(code):
     widths = (tuple(i.width for i in code if _is_global(i, kind)) for kind in (LOAD, STORE))
     fills = any(i.kind == STORE and i.space == "shared" for i in code)
-    return Loop(*widths, in_flight(code), fills)
+    shuffles = any(i.opcode.startswith("SHFL") for i in code)
+    return Loop(*widths, in_flight(code), fills, shuffles, len(code))
 
 
 def _is_global(instruction, kind):

@@ -69,7 +69,10 @@ def on_paper(multiprocessors, capability):
         with (
             mock.patch.object(k.Plan, "launch_as", launch_as),
             mock.patch.object(k.Plan, "_words", words),
-            mock.patch.multiple(shmem, tuning=tuning, gemm=nothing, put_signal=nothing),
+            mock.patch.multiple(
+                shmem, tuning=tuning, gemm=nothing, put_signal=nothing, on_stream=nothing,
+                signal_wait_until=nothing, signal_op=nothing,
+            ),
         ):
             yield noted
     finally:
@@ -219,9 +222,9 @@ def mixture(tokens, method):
 ATTENTION = {"tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}  # of Llama 3 8B
 
 
-def attention(which):
+def attention(which, method="kernel"):
     def make(dtype, nbytes):
-        plan = which(dtype=dtype, causal=True, team=OnPaper(0), **ATTENTION)
+        plan = which(dtype=dtype, causal=True, method=method, team=OnPaper(0), **ATTENTION)
         tokens, heads, shared, size = ATTENTION.values()
         q, out, dout, dq = (empty(dtype, tokens, heads, size) for _ in range(4))
         keys, values, dk, dv = (empty(dtype, tokens, shared, size) for _ in range(4))
@@ -339,6 +342,7 @@ CASES = {
     "MoE": Case(mixture(128, "kernel"), ONE),
     "MoE library": Case(mixture(128, "library"), ONE),
     "RingAttention": Case(attention(k.RingAttention), ONE),
+    "RingAttention library": Case(attention(k.RingAttention, "library"), ONE, (HALF,)),
     "RingAttentionBackward": Case(attention(k.RingAttentionBackward), ONE),
     "Ulysses there": Case(ulysses(back=False), ONE),
     "Ulysses back": Case(ulysses(back=True), ONE),

@@ -421,14 +421,14 @@ def combining(op: str, dtype: Any, share: Any, place: Callable[..., Any]) -> Any
 
 
 def _weighing(dtype: Any) -> tuple[Any, Any]:
-    """Device functions of tuples: of zeros, and to add a word's elements times a weight to one."""
+    """Device functions of tuples: of one number, and to add a word's elements, weighed, to one."""
     count = range(PACK * 8 // dtype.bitwidth)
     scope = {"opened": opening(dtype)}
-    zeros = " ".join("0 * w," for _ in count)
-    exec(f"def zeros(w):\n    return ({zeros})", scope)  # noqa: S102
+    same = "w, " * len(count)
+    exec(f"def several(w):\n    return ({same})", scope)  # noqa: S102
     sums = " ".join(f"a[{k}] + w * b[{k}]," for k in count)
     exec(f"def add(a, word, w):\n    b = opened(word)\n    return ({sums})", scope)  # noqa: S102
-    return cuda.jit(device=True)(scope["zeros"]), cuda.jit(device=True)(scope["add"])
+    return cuda.jit(device=True)(scope["several"]), cuda.jit(device=True)(scope["add"])
 
 
 @cuda.jit(device=True)
@@ -443,7 +443,7 @@ def following(index, k):
 def weighing(scope: str, dtype: Any) -> Any:
     """The device function `(dst, src, index, weights)` of `sum_rows` for a scope's threads."""
     share, together, wide = SHARES[scope], TOGETHER[scope], widened(dtype)
-    (zeros, add), closed, size = _weighing(dtype), closing(dtype), dtype.bitwidth // 8
+    (several, add), closed, size = _weighing(dtype), closing(dtype), dtype.bitwidth // 8
     number = {types.float32: np.float32, types.float64: np.float64}[wide]
 
     @cuda.jit(device=True)
@@ -459,7 +459,7 @@ def weighing(scope: str, dtype: Any) -> Any:
                 PACK * (min(j + 3 * step, last) - j),
             )
             here = base + PACK * j
-            a = b = c = d = zeros(number(0))
+            a = b = c = d = several(number(0))
             k = following(index, 0)
             while k < index.size:
                 m = following(index, k + 1)

@@ -1,0 +1,465 @@
+"""Ring attention by the vendor's library, PyTorch's flash attention, while copies travel beside it.
+
+A kernel that multiplies without tensor cores is many times slower than the library. So with
+`method="library"` the caller's stream has the library's attention to one block of keys after the
+other; the blocks travel meanwhile on a second stream, and what has been found so far is merged with
+what a block adds by their log-sum-exps, in a small kernel (`merge`). PE 0 of 3:
+
+    stream      attend to A    wait, attend to C, merge    wait, attend to B, merge
+    beside      A -> PE 1      A -> PE 2
+    home        (gradients)                  those of C -> PE 2          those of B -> PE 1
+
+Blocks are not passed on: in step s PE p sends its own to PE p + s, so nobody waits for a third one,
+and sends nothing but what its caller gave it. On GPUs that reach each other's memory the second
+stream runs on no multiprocessor, as in `gemm_beside`: copy engines send, the stream itself waits
+and tells. Causal attention is never computed where nothing is seen: with the zig-zag split (see
+`attention_parts`) a PE attends to its own block with a mask, to the first halves of the blocks of
+PEs before it, and to those behind it with its second half.
+
+Gradients: of each block the library computes what this PE adds, from the result and log-sum-exps of
+all blocks; those of keys and values go straight to their owner, as 16-bit numbers as the library
+gives them, and are added there as float32.
+
+**Boxes and credits.** `Exchange` has SLOTS boxes, for step s number s % SLOTS. What is queued is the
+same in every call, so a signal is 1 or 0, no epoch:
+
+    receiver    waits until the message `arrived`, reads it, sets `arrived` to 0; then it sets
+                `free` of who uses the box next to 1: the sender of step s + SLOTS, or, if there is
+                none, that of the same box in the next call
+    sender      waits until step s is `free`, sets that to 0, and sends
+
+`free[s]` is 1 again only when the message of step s has been read, so after it was 0; and `arrived`
+is set again only after `free` was. Who waits in step s waits for what others do in earlier steps,
+or in the call before: so not for ever. Each 0 is complete before what follows: operations of a
+stream follow each other.
+
+On CPUs the same plan calls PyTorch's attention for CPUs in the order of its streams (`on_stream`);
+so all but CUDA's library itself can be tested there. Graphs: on CPUs calls are captured as all
+else is; on GPUs capture with `torch.cuda.graph`, for the library allocates memory.
+
+After ring-flash-attention's zig-zag, and the all-to-all form of context parallelism in Megatron.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator
+from functools import cache, partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from gpushmem.kernels.gemm_beside import came
+from gpushmem.kernels.parts import complete, fours_of
+from gpushmem.kernels.plan import SLOTS
+from numba import cuda
+
+import gpushmem as shmem
+
+__all__ = ["LibraryBackward", "LibraryForward", "pieces_of", "suits"]
+
+WARP, KEPT = 32, 32  # threads; arrays whose tensors are known
+MOST_SIZE, EVEN = 256, 8  # of heads, on GPUs
+GPU_DTYPES = "float16", "bfloat16"
+MERGING = 4  # times as many blocks as the plan has merge: they wait for nobody
+
+
+@cache
+def torch_on_gpus() -> bool:
+    """Whether PyTorch is installed, and sees a GPU."""
+    try:
+        return bool(importlib.import_module("torch").cuda.is_available())
+    except ImportError:
+        return False
+
+
+def suits(plan: Any) -> bool:
+    """Whether the library is to be preferred: there is one on GPUs, for such heads and masks."""
+    fits = plan.dtype.name in GPU_DTYPES and plan.head_dim % EVEN == 0
+    fits = fits and plan.head_dim <= MOST_SIZE and plan.window is None
+    return bool(plan.tuning.multiprocessors) and fits and torch_on_gpus()
+
+
+Piece = tuple[slice, slice, bool]
+
+
+def pieces_of(plan: Any, source: int) -> list[Piece]:
+    """Which rows of queries attend to which of a block's keys, and whether with a causal mask."""
+    tokens, me = plan.tokens, plan.my_pe
+    every, first, second = slice(0, tokens), slice(0, tokens // 2), slice(tokens // 2, tokens)
+    if not tokens:
+        return []
+    if not plan.causal or source == me:
+        return [(every, every, plan.causal)]
+    if source < me:
+        return [(every, first if plan.zigzag else every, False)]
+    return [(second, every, False)] if plan.zigzag else []
+
+
+# --- PyTorch
+
+
+class Library:
+    """PyTorch's flash attention, of this plan: for tensors (tokens, heads, size)."""
+
+    def __init__(self, plan: Any) -> None:
+        try:
+            self.torch = importlib.import_module("torch")
+        except ImportError:
+            raise shmem.ArgumentError(
+                f"{type(plan).__name__}: method 'library' is PyTorch's attention: pip install torch"
+            ) from None
+        self.plan, self.scale = plan, float(plan.scale)
+        self.group = plan.heads // plan.kv_heads
+        self._ops, self._tensors = self.torch.ops.aten, {}
+        self.on_gpus = bool(plan.tuning.multiprocessors)
+
+    def __call__(self, stream: Any, call: Any, *args: Any) -> None:
+        """Queue a call of the library's."""
+        shmem.on_stream(stream, partial(self._call, call, args))
+
+    def _call(self, call: Any, args: tuple[Any, ...], handle: int | None) -> None:
+        torch = self.torch
+        with torch.no_grad():
+            if handle is None:
+                call(*args)
+                return
+            device = torch.cuda.current_device()
+            on = torch.cuda.ExternalStream(handle) if handle else torch.cuda.default_stream(device)
+            with torch.cuda.stream(on):
+                call(*args)
+
+    def tensor(self, array: Any) -> Any:
+        """An array's memory as a tensor; the same object for the same array."""
+        if isinstance(array, self.torch.Tensor):
+            return array
+        known = self._tensors.get(id(array))
+        if known is None or known[0] is not array:
+            if len(self._tensors) >= KEPT:
+                self._tensors.clear()
+            made = self._tensor(self.plan.on_device("x", array))
+            self._tensors[id(array)] = known = array, made
+        return known[1]
+
+    def _tensor(self, array: Any) -> Any:
+        if self.on_gpus:
+            return self.torch.from_dlpack(array)
+        memory = array.native()
+        if memory.dtype.isbuiltin == 1:
+            return self.torch.from_numpy(memory)
+        return self.torch.from_numpy(memory.view("int16")).view(self.torch.bfloat16)
+
+    def attend(self, q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
+        """The result (t, H, D) and its log-sum-exps (H, t)."""
+        if self.on_gpus:
+            sizes = None, None, q.shape[0], k.shape[0]
+            given = q[None], k[None], v[None], *sizes, 0.0, causal, False
+            out, lse, *_ = self._ops._flash_attention_forward(*given, scale=self.scale)
+            return out[0], lse[0]
+        out, lse = self._ops._scaled_dot_product_flash_attention_for_cpu(
+            *self._for_cpu(q, k, v), 0.0, causal, scale=self.scale
+        )
+        return out[0].transpose(0, 1), lse[0]
+
+    def gradients(
+        self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, causal: bool
+    ) -> tuple[Any, Any, Any]:
+        """Those of q, k and v, from the result and log-sum-exps over all keys."""
+        if self.on_gpus:
+            none = self.torch.empty(2, dtype=self.torch.int64, device=q.device)  # no dropout
+            sizes = None, None, q.shape[0], k.shape[0]
+            dq, dk, dv = self._ops._flash_attention_backward(
+                *(x[None] for x in (dout, q, k, v, out)), lse[None].contiguous(), *sizes, 0.0,
+                causal, none, none, scale=self.scale,
+            )  # fmt: skip
+            return dq[0], dk[0], dv[0]
+        dout, out = (x[None].transpose(1, 2) for x in (dout, out))
+        found = self._ops._scaled_dot_product_flash_attention_for_cpu_backward(
+            dout, *self._for_cpu(q, k, v), out, lse[None], 0.0, causal, scale=self.scale
+        )
+        dq, dk, dv = (x[0].transpose(0, 1) for x in found)
+        shape = -1, self.group
+        return dq, dk.unflatten(1, shape).sum(2), dv.unflatten(1, shape).sum(2)
+
+    def _for_cpu(self, q: Any, *others: Any) -> list[Any]:
+        """As (1, heads, tokens, size), with as many heads of keys as of queries."""
+        wide = (x.repeat_interleave(self.group, 1) for x in others)
+        return [x[None].transpose(1, 2) for x in (q, *wide)]
+
+
+# --- messages
+
+
+@shmem.jit
+def took(arrived, free, pe, team, epochs):
+    """The message has been read: who is to send to its box next may do so; one block."""
+    for k in range(cuda.threadIdx.x, arrived.size, cuda.blockDim.x):
+        shmem.signal_op(arrived[k:], 0, shmem.SIGNAL_SET, shmem.my_pe())
+    complete()
+    if cuda.threadIdx.x == 0:
+        shmem.signal_op(free, 1, shmem.SIGNAL_SET, pe)
+
+
+class Exchange:
+    """Messages of two parts: in step s from PE p to PE p + s, or p - s, on a stream of their own.
+
+    This PE sends in steps 1 to `sends`, and receives in those up to `receives`.
+    """
+
+    def __init__(self, plan: Any, sign: int, sends: int, receives: int) -> None:
+        self.plan, self.sends, self.receives = plan, range(1, sends + 1), range(1, receives + 1)
+        n, size = plan.n_pes, plan.tokens * plan.kv_heads * plan.head_dim
+        self.stream = shmem.stream(-1, nonblocking=True)
+        inbox = plan.memory(SLOTS, 2, size, dtype=plan.dtype)
+        arrived, free = plan.memory(n, 2, dtype="uint64"), plan.memory(n, dtype="uint64")
+        if sends:
+            free[1 : min(SLOTS, sends) + 1].copy_from(1)
+        self._boxes = [[inbox[slot, part] for part in range(2)] for slot in range(SLOTS)]
+        self._arrived, self._free = [arrived[s] for s in range(n)], [free[s:] for s in range(n)]
+        self._parts = [[arrived[s, part:] for part in range(2)] for s in range(n)]
+
+        def pe(step: int) -> int:
+            if n == 1:  # this PE may be in no team
+                return 0
+            return int(plan.team.translate_pe((plan.my_pe + step) % n, shmem.TEAM_WORLD))
+
+        self._to = [pe(sign * s) for s in range(n)]
+        self._me = pe(0)
+        ahead = [s + SLOTS if s + SLOTS <= receives else (s - 1) % SLOTS + 1 for s in range(n)]
+        self._next = [(self._free[s % n], pe(-sign * s)) for s in ahead]
+
+    def send(self, step: int, parts: Any) -> None:
+        """Send to who is `step` further on; asynchronous, on the stream."""
+        free = self._free[step]
+        shmem.signal_wait_until(free, shmem.CMP_EQ, 1, stream=self.stream)
+        shmem.signal_op(free, 0, shmem.SIGNAL_SET, self._me, stream=self.stream)
+        for which, part in enumerate(parts):
+            box = self._boxes[step % SLOTS][which][: part.size]
+            signal = self._parts[step][which]
+            shmem.put_signal(
+                box, part, signal, 1, shmem.SIGNAL_SET, self._to[step], stream=self.stream
+            )  # fmt: skip
+
+    def receive(self, step: int, stream: Any) -> list[Any]:
+        """Wait for the message of a step; returns its boxes, to be read until `taken`."""
+        self._launch(stream, came, self._arrived[step])
+        return self._boxes[step % SLOTS]
+
+    def taken(self, step: int, stream: Any) -> None:
+        """Say that the message of a step has been read."""
+        self._launch(stream, took, self._arrived[step], *self._next[step])
+
+    def _launch(self, stream: Any, kernel: Any, *args: Any) -> None:
+        shape = 1, min(WARP, self.plan.threads), stream
+        self.plan.launch_as(shape, self.plan._epochs, kernel, *args)
+
+
+# --- the plans
+
+
+@shmem.jit
+def merge(sums, lse, part, part_lse, first, team, epochs):
+    """Merge `part` (t, H, D), `part_lse` (H, t), into rows from `first` on of `sums` and `lse`.
+
+    A warp has rows of its own; for the block, the last thing that is done with a row is its lse.
+    """
+    lanes = WARP if cuda.blockDim.x % WARP == 0 else 1
+    warps, lane = cuda.blockDim.x // lanes, cuda.threadIdx.x % lanes
+    (tokens, heads, _), step = part.shape, cuda.gridDim.x * warps
+    for start in range(cuda.blockIdx.x * warps, tokens * heads, step):
+        row = start + cuda.threadIdx.x // lanes
+        t, head, total = row // heads, row % heads, np.float32(0)
+        if row < tokens * heads:
+            before, new = lse[head, first + t], part_lse[head, t]
+            top = max(before, new)
+            total = top + np.float32(math.log(math.exp(before - top) + math.exp(new - top)))
+            add_row(
+                sums[first + t, head], part[t, head], np.float32(math.exp(before - total)),
+                np.float32(math.exp(new - total)), lane, lanes,
+            )  # fmt: skip
+        cuda.syncthreads()
+        if row < tokens * heads and lane == 0:
+            lse[head, first + t] = total
+
+
+@shmem.jit(device=True)
+def add_row(row, other, a, b, lane, lanes):
+    """Set a row to a times itself and b times another."""
+    fours = min(fours_of(row), fours_of(other))
+    for i in range(lane, fours, lanes):
+        x, y = shmem.load_vector(row, 4 * i, 4), shmem.load_vector(other, 4 * i, 4)
+        made = (
+            a * x[0] + b * np.float32(y[0]), a * x[1] + b * np.float32(y[1]),
+            a * x[2] + b * np.float32(y[2]), a * x[3] + b * np.float32(y[3]),
+        )  # fmt: skip
+        shmem.store_vector(row, 4 * i, made)
+    for i in range(4 * fours + lane, row.size, lanes):
+        row[i] = a * row[i] + b * np.float32(other[i])
+
+
+class Blocks:
+    """What both have in common: the library, and blocks of keys and values that come."""
+
+    def __init__(self, plan: Any) -> None:
+        self.plan, self.library = plan, Library(plan)
+        self._shape = plan.tokens, plan.kv_heads, plan.head_dim
+        n, me = plan.n_pes, plan.my_pe
+        sends, receives = plan.reach[me], sum(plan.reach[(me - s) % n] >= s for s in range(1, n))
+        self._keys = Exchange(plan, 1, sends, receives)
+        self._sizes = sends, receives
+        self._pieces = [pieces_of(plan, source) for source in range(n)]
+
+    def _begin(self, k: Any, v: Any, stream: Any) -> None:
+        """Send this PE's block to all who attend to it."""
+        self.plan.on(stream)
+        if self.plan.n_pes > 1:
+            shmem.wait_stream(self._keys.stream, stream)
+        self._left = iter(self._keys.sends)
+        for step in islice(self._left, SLOTS):
+            self._send(step, k, v)
+
+    def _send(self, step: int, k: Any, v: Any) -> None:
+        self._keys.send(step, (self.plan.flat(k), self.plan.flat(v)))
+
+    def _blocks(self, k: Any, v: Any, stream: Any) -> Iterator[tuple[int, list[Piece], Any, Any]]:
+        """Step, pieces and tensors of each block; when the next one is asked for, it is read."""
+        plan, tensor = self.plan, self.library.tensor
+        yield 0, self._pieces[plan.my_pe], tensor(k), tensor(v)
+        for step in self._keys.receives:
+            boxes = self._keys.receive(step, stream)
+            keys, values = (tensor(box).view(self._shape) for box in boxes)
+            yield step, self._pieces[(plan.my_pe - step) % plan.n_pes], keys, values
+            self._keys.taken(step, stream)
+            for further in islice(self._left, 1):  # it waits for others' `taken` of this step
+                self._send(further, k, v)
+        for step in self._left:
+            self._send(step, k, v)
+        if plan.n_pes > 1:
+            shmem.wait_stream(stream, self._keys.stream)
+
+    @property
+    def sends(self) -> tuple[int, int]:
+        """Numbers and messages that this PE sends."""
+        to = 2 * len(self._keys.sends)
+        return to * math.prod(self._shape), to
+
+
+class LibraryForward(Blocks):
+    """What `RingAttention` does with the library; workspace: (float32 and dtype) t H D."""
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__(plan)
+        shape, lse = (plan.tokens, plan.heads, plan.head_dim), (plan.heads, plan.tokens)
+        self._sums = shmem.device_array(shape, "float32")
+        parts = [(shape, lse)]
+        if plan.zigzag:
+            parts.append(((plan.tokens // 2, *shape[1:]), (plan.heads, plan.tokens // 2)))
+        self._parts = {
+            of[0]: (shmem.device_array(of, plan.dtype), shmem.device_array(its, "float32"))
+            for of, its in parts
+        }
+
+    def __call__(self, q: Any, k: Any, v: Any, out: Any, lse: Any, stream: Any) -> None:
+        """Queue the call."""
+        plan, library = self.plan, self.library
+        mine, sums, logs = map(library.tensor, (q, self._sums, lse))
+        alone = not self._keys.receives
+        self._begin(k, v, stream)
+        for step, pieces, keys, values in self._blocks(k, v, stream):
+            for rows, columns, causal in pieces:
+                block = mine[rows], keys[columns], values[columns], causal
+                if step == 0:
+                    to = library.tensor(out) if alone else sums
+                    library(stream, self._attend, *block, to, logs)
+                    continue
+                part, part_lse = self._parts[rows.stop - rows.start]
+                to = map(library.tensor, (part, part_lse))
+                library(stream, self._attend, *block, *to)
+                shape = MERGING * plan.blocks, plan.threads, stream
+                args = self._sums, lse, part, part_lse, rows.start
+                plan.launch_as(shape, plan._epochs, merge, *args)
+        if not alone:
+            library(stream, library.tensor(out).copy_, sums)
+
+    def _attend(self, q: Any, k: Any, v: Any, causal: bool, out: Any, lse: Any) -> None:
+        found, logs = self.library.attend(q, k, v, causal)
+        out.copy_(found)
+        lse.copy_(logs)
+
+
+class LibraryBackward(Blocks):
+    """What `RingAttentionBackward` does with the library; see `sends` for what travels."""
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__(plan)
+        self._home = Exchange(plan, -1, *self._sizes[::-1])
+        self._sums = shmem.device_array((plan.tokens, plan.heads, plan.head_dim), "float32")
+        self._own = [shmem.device_array(self._shape, "float32") for _ in range(2)]
+        self._stage = [
+            plan.sendable(shmem.device_array(self._shape, plan.dtype)) for _ in range(2)
+        ]
+
+    def __call__(self, arrays: tuple[Any, ...], stream: Any) -> None:
+        """Queue the call; `arrays` are dout, q, k, v, out, lse, dq, dk, dv."""
+        plan, library, tensor = self.plan, self.library, self.library.tensor
+        dout, q, _, _, out, lse, *grads = map(tensor, arrays)
+        self._begin(arrays[2], arrays[3], stream)
+        given, came_home = (dout, q, out, lse), iter(self._home.receives)
+        for step, pieces, keys, values in self._blocks(arrays[2], arrays[3], stream):
+            if step > 1:
+                shmem.wait_stream(stream, self._home.stream)  # what is staged has been sent
+            to = self._own if step == 0 else self._stage
+            for piece in pieces:
+                library(stream, self._add, step, piece, given, keys, values, *map(tensor, to))
+            if step > 0:
+                shmem.wait_stream(self._home.stream, stream)
+                last = self._rows_home(plan.my_pe, (plan.my_pe - step) % plan.n_pes)
+                self._home.send(step, [plan.flat(part, 0, last) for part in self._stage])
+            if step > 1:
+                self._take_home(came_home, stream)
+        for _ in self._home.receives:
+            self._take_home(came_home, stream)
+        if plan.n_pes > 1:
+            shmem.wait_stream(stream, self._home.stream)
+        for grad, total in zip(grads, (self._sums, *self._own), strict=True):
+            library(stream, grad.copy_, tensor(total))
+
+    def _add(
+        self, step: int, piece: Piece, given: tuple[Any, ...], keys: Any, values: Any, *to: Any
+    ) -> None:
+        """Compute what a piece adds: to the gradients of q here, to `to` those of k and v."""
+        rows, columns, causal = piece
+        dout, q, out, lse = given
+        dq, *others = self.library.gradients(
+            dout[rows], q[rows], keys[columns], values[columns], out[rows], lse[:, rows], causal
+        )
+        sums = self.library.tensor(self._sums)[rows]
+        sums.copy_(dq) if step == 0 else sums.add_(dq)
+        for place, made in zip(to, others, strict=True):
+            place[columns].copy_(made)
+
+    def _rows_home(self, here: int, owner: int) -> int:
+        """How many numbers of a block's gradients PE `here` has, for their owner."""
+        half = self.plan.causal and self.plan.zigzag and owner < here
+        rows = self.plan.tokens // (2 if half else 1)
+        return int(rows * self.plan.kv_heads * self.plan.head_dim)
+
+    def _take_home(self, steps: Iterator[int], stream: Any) -> None:
+        """Add the gradients that the next step brings, if one does."""
+        plan, tensor = self.plan, self.library.tensor
+        for step in steps:
+            boxes = self._home.receive(step, stream)
+            size = self._rows_home((plan.my_pe + step) % plan.n_pes, plan.my_pe)
+            for own, box in zip(self._own, boxes, strict=True):
+                self.library(stream, tensor(own).view(-1)[:size].add_, tensor(box)[:size])
+            self._home.taken(step, stream)
+            return
+
+    @property
+    def sends(self) -> tuple[int, int]:
+        """Numbers and messages that this PE sends."""
+        (numbers, messages), steps = super().sends, self._home.sends
+        me, n = self.plan.my_pe, self.plan.n_pes
+        home = sum(2 * self._rows_home(me, (me - s) % n) for s in steps)
+        return numbers + home, messages + 2 * len(steps)
