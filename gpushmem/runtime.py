@@ -859,12 +859,13 @@ def wait_stream(stream: Any, other: Any) -> bool:
 def on_stream(stream: Any, call: Callable[[int | None], object]) -> None:
     """Let another library do something in a stream's order: `on_stream(stream, call)`.
 
-    On a GPU `call(handle)` is called now, with the handle of the CUDA stream, 0 for the default one,
-    and queues its work there: `torch.cuda.ExternalStream(handle)`, `cupy.cuda.ExternalStream(handle)`. Without a GPU
-    `call(None)` is called when its turn comes, on another thread; what it raises is raised by
-    whatever waits for the stream, and what follows is skipped, as after a launch that failed. It
-    must not wait for streams. Captured for a graph it is called at each launch of that. `--check`
-    does not see what it reads and writes. Not collective. CUDA: cudaLaunchHostFunc, for CPUs.
+    On a GPU `call(handle)` is called now, with the handle of the CUDA stream, 0 for the default
+    one, and queues its work there: `torch.cuda.ExternalStream(handle)`, `cupy.cuda.ExternalStream`.
+    Without a GPU `call(None)` is called when its turn comes, on another thread; what it raises is
+    raised by whatever waits for the stream, and what follows is skipped, as after a launch that
+    failed. It must not wait for streams. Captured for a graph it is called at each launch of that.
+    `--check` does not see what it reads and writes. Not collective. CUDA: cudaLaunchHostFunc, for
+    CPUs.
     """
     if not callable(call):
         raise ArgumentError(f"on_stream: call is {shown(call)}, and must be a function")

@@ -20,8 +20,8 @@ Gradients: of each block the library computes what this PE adds, from the result
 all blocks; those of keys and values go straight to their owner, as 16-bit numbers as the library
 gives them, and are added there as float32.
 
-**Boxes and credits.** `Exchange` has SLOTS boxes, for step s number s % SLOTS. What is queued is the
-same in every call, so a signal is 1 or 0, no epoch:
+**Boxes and credits.** `Exchange` has SLOTS boxes, for step s number s % SLOTS. What is queued is
+the same in every call, so a signal is 1 or 0, no epoch:
 
     receiver    waits until the message `arrived`, reads it, sets `arrived` to 0; then it sets
                 `free` of who uses the box next to 1: the sender of step s + SLOTS, or, if there is
@@ -396,9 +396,7 @@ class LibraryBackward(Blocks):
         self._home = Exchange(plan, -1, *self._sizes[::-1])
         self._sums = shmem.device_array((plan.tokens, plan.heads, plan.head_dim), "float32")
         self._own = [shmem.device_array(self._shape, "float32") for _ in range(2)]
-        self._stage = [
-            plan.sendable(shmem.device_array(self._shape, plan.dtype)) for _ in range(2)
-        ]
+        self._stage = [plan.sendable(shmem.device_array(self._shape, plan.dtype)) for _ in range(2)]
 
     def __call__(self, arrays: tuple[Any, ...], stream: Any) -> None:
         """Queue the call; `arrays` are dout, q, k, v, out, lse, dq, dk, dv."""

@@ -1,4 +1,4 @@
-"""Attention of a few queries by the lanes of warps, for GPUs: keys and values are read 16 bytes each.
+"""Attention of a few queries by the lanes of warps, for GPUs: 16 bytes of a key for each.
 
 L lanes have a key together, E numbers of it each; a warp has 32 / L keys at a time. In a *turn* it
 loads the keys and values of several such steps, all before the first is used:
@@ -213,7 +213,7 @@ def row_of(token, table, page_size, page_rows, heads):
 
 
 @cache
-def attending(lanes: int, most: int, numbers: int) -> Any:
+def attending(lanes: int, most: int, numbers: int) -> Any:  # noqa: PLR0915
     """The device function that attends to keys, for rows of `lanes` times `numbers` numbers.
 
     It has up to `most` rows of queries in registers, a power of two.
@@ -235,14 +235,14 @@ def attending(lanes: int, most: int, numbers: int) -> Any:
 
     @shmem.jit(device=True)
     def query(k, given, at):
-        """This lane's part of a row, times the scale; behind the last row, of that."""
+        """A lane's part of a row, times the scale; behind the last row, of that."""
         q, head, group, first, scale, part = given
         r = min(first + at, q.shape[0] * group - 1)
         return all_numbers(of_numbers, (q[r // group, head + r % group], part, scale), 0)
 
     @shmem.jit(device=True)
     def place(k, given, at):
-        """Where this lane's part of a step's key is, of whose token another lane knows the row."""
+        """Where a lane's part of a step's key is, of whose token another lane knows the row."""
         here, which, part = given
         return np.int64(cuda.shfl_sync(FULL, here, at * keys + which // lanes)) * dim + part
 

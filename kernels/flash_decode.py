@@ -213,12 +213,11 @@ def decoding(attend: Any) -> Any:
         splits, split_heads, works, wide, small, index, sent, parts, weights, inbox, arrived, team,
         epochs,
     ):  # fmt: skip
-        """`q`, `out` (batch, queries, heads, D), `rows` (of the cache, D), `lengths` (batch,
-        queries).
+        """`q`, `out` (batch, queries, heads, D), `lengths` (batch, queries), `rows` (any, D).
 
-        Each block has its own of `works`, `wide`, `small` and `index` (see `attend`), of `parts`
-        and `weights` (rows, n * splits). `sent` (items, rows, D + PAD) is what goes to `inbox`
-        (SLOTS, n, the same); `arrived` (SLOTS, n, blocks).
+        The last are those of the cache. Each block has its own of `works`, `wide`, `small` and
+        `index` (see `attend`), of `parts` and `weights` (rows, n * splits). `sent` (items, rows, D
+        + PAD) is what goes to `inbox` (SLOTS, n, the same); `arrived` (SLOTS, n, blocks).
         """
         me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
         b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
@@ -299,7 +298,8 @@ class FlashDecode(Plan):
         self, *, batch: int, heads: int, kv_heads: int, head_dim: int, pages: int, page_size: int,
         dtype: Any, queries: int = 1, most_pages: int | None = None, apart: bool = False,
         split_heads: bool = False, scale: float | None = None, splits: int | None = None,
-        method: str | None = None, team: Any = shmem.TEAM_WORLD, blocks: int | None = None, threads: int | None = None,
+        method: str | None = None, team: Any = shmem.TEAM_WORLD, blocks: int | None = None,
+        threads: int | None = None,
     ) -> None:  # fmt: skip
         self.dtype = np.dtype(dtype)
         self.most_pages = pages if most_pages is None else most_pages

@@ -162,17 +162,24 @@ def send_packed(
                     box, packed, arrived[me, b:], epoch, shmem.SIGNAL_SET, pe
                 )
     if near:
-        cuda.syncthreads()
-        if cuda.threadIdx.x < n:
-            shmem.fence()
-        for k in range(cuda.threadIdx.x, n, cuda.blockDim.x):
-            to = (me + 1 + k) % n
-            if to * share < n_experts:
-                pe = member(team, to)
-                if k % blocks == b:
-                    shmem.signal_op(counted[me:], epoch, shmem.SIGNAL_SET, pe)
-                    shmem.signal_op(counted[n + me :], epoch, shmem.SIGNAL_SET, pe)
-                shmem.signal_op(arrived[me, b:], epoch, shmem.SIGNAL_SET, pe)
+        tell_of_rows(n_experts, share, counted, arrived, team, epoch)
+
+
+@shmem.jit(device=True)
+def tell_of_rows(n_experts, share, counted, arrived, team, epoch):
+    """Tell all PEs that have experts of what the block has stored there."""
+    me, n, b = shmem.team_my_pe(team), shmem.team_n_pes(team), cuda.blockIdx.x
+    cuda.syncthreads()
+    if cuda.threadIdx.x < n:
+        shmem.fence()
+    for k in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+        to = (me + 1 + k) % n
+        if to * share < n_experts:
+            pe = member(team, to)
+            if k % cuda.gridDim.x == b:
+                shmem.signal_op(counted[me:], epoch, shmem.SIGNAL_SET, pe)
+                shmem.signal_op(counted[n + me :], epoch, shmem.SIGNAL_SET, pe)
+            shmem.signal_op(arrived[me, b:], epoch, shmem.SIGNAL_SET, pe)
 
 
 @shmem.jit(device=True)

@@ -29,7 +29,6 @@ import sys
 from functools import cache
 from math import ceil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -423,7 +422,7 @@ def pages_sent(plan):
     units = max(1, messages - plan.blocks * len(plan._out[0]))
     at_once = plan.blocks * (1 if plan.wire else plan.threads // 32)
     item = plan.dtype.itemsize
-    kind, wide = (FOURS, item) if plan.wire else (PUT, 1)
+    kind, wide = (FOURS, item * 32 / 33) if plan.wire else (PUT, 1)  # a scale for 128 numbers
     share = wide * nbytes / units * at_once / plan.blocks
     read = plan.most_pages * 2 * plan.page_size * plan.heads * plan.cache[0].shape[-1] * item
     return Work(nbytes, read, (Pass(kind, share, HBM, ceil(units / at_once)),), 1, 1, 1, 1)

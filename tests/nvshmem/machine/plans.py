@@ -22,6 +22,7 @@ HIDDEN = 8192  # numbers in a row of the norm, of halos and of grids
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = 8 * KIB, 256 * KIB, 16 * MIB, 256 * MIB  # bytes of the largest array of a PE
 HALF, SINGLE = "float16", "float32"
+NOT_OURS = "gemm", "put_signal", "on_stream", "signal_wait_until", "signal_op"  # on hosts
 
 
 class OnPaper(Team):
@@ -69,10 +70,7 @@ def on_paper(multiprocessors, capability):
         with (
             mock.patch.object(k.Plan, "launch_as", launch_as),
             mock.patch.object(k.Plan, "_words", words),
-            mock.patch.multiple(
-                shmem, tuning=tuning, gemm=nothing, put_signal=nothing, on_stream=nothing,
-                signal_wait_until=nothing, signal_op=nothing,
-            ),
+            mock.patch.multiple(shmem, tuning=tuning, **dict.fromkeys(NOT_OURS, nothing)),
         ):
             yield noted
     finally:
