@@ -10,9 +10,9 @@ what a block adds by their log-sum-exps, in a small kernel (`merge`). PE 0 of 3:
     home        (gradients)                  those of C -> PE 2          those of B -> PE 1
 
 Blocks are not passed on: in step s PE p sends its own to PE p + s, so nobody waits for a third one,
-and sends nothing but what its caller gave it. On GPUs that reach each other's memory the second
-stream runs on no multiprocessor, as in `gemm_beside`: copy engines send, the stream itself waits
-and tells. Causal attention is never computed where nothing is seen: with the zig-zag split (see
+and sends nothing but what its caller gave it. Between GPUs that reach each other's memory copy
+engines send, as in `gemm_beside`; the second stream has a kernel of one warp for each message, which
+waits for a free box, and has priority over the library's. Causal attention is never computed where nothing is seen: with the zig-zag split (see
 `attention_parts`) a PE attends to its own block with a mask, to the first halves of the blocks of
 PEs before it, and to those behind it with its second half.
 
@@ -30,8 +30,7 @@ the same in every call, so a signal is 1 or 0, no epoch:
 
 `free[s]` is 1 again only when the message of step s has been read, so after it was 0; and `arrived`
 is set again only after `free` was. Who waits in step s waits for what others do in earlier steps,
-or in the call before: so not for ever. Each 0 is complete before what follows: operations of a
-stream follow each other.
+or in the call before: so not for ever. Each 0 is complete before what follows.
 
 On CPUs the same plan calls PyTorch's attention for CPUs in the order of its streams (`on_stream`);
 so all but CUDA's library itself can be tested there. Graphs: on CPUs calls are captured as all
@@ -112,7 +111,8 @@ class Library:
             ) from None
         self.plan, self.scale = plan, float(plan.scale)
         self.group = plan.heads // plan.kv_heads
-        self._ops, self._tensors = self.torch.ops.aten, {}
+        self._ops = self.torch.ops.aten
+        self._tensors: dict[int, tuple[Any, Any]] = {}  # by id: an array, and its tensor
         self.on_gpus = bool(plan.tuning.multiprocessors)
 
     def __call__(self, stream: Any, call: Any, *args: Any) -> None:
@@ -192,6 +192,15 @@ class Library:
 
 
 @shmem.jit
+def claim(free, team, epochs):
+    """Wait until the box of a step is free, and take it; one block."""
+    if cuda.threadIdx.x == 0:
+        shmem.signal_wait_until(free, shmem.CMP_EQ, 1)
+        shmem.signal_op(free, 0, shmem.SIGNAL_SET, shmem.my_pe())
+        shmem.quiet()
+
+
+@shmem.jit
 def took(arrived, free, pe, team, epochs):
     """The message has been read: who is to send to its box next may do so; one block."""
     for k in range(cuda.threadIdx.x, arrived.size, cuda.blockDim.x):
@@ -225,15 +234,12 @@ class Exchange:
             return int(plan.team.translate_pe((plan.my_pe + step) % n, shmem.TEAM_WORLD))
 
         self._to = [pe(sign * s) for s in range(n)]
-        self._me = pe(0)
         ahead = [s + SLOTS if s + SLOTS <= receives else (s - 1) % SLOTS + 1 for s in range(n)]
         self._next = [(self._free[s % n], pe(-sign * s)) for s in ahead]
 
     def send(self, step: int, parts: Any) -> None:
         """Send to who is `step` further on; asynchronous, on the stream."""
-        free = self._free[step]
-        shmem.signal_wait_until(free, shmem.CMP_EQ, 1, stream=self.stream)
-        shmem.signal_op(free, 0, shmem.SIGNAL_SET, self._me, stream=self.stream)
+        self._launch(self.stream, claim, self._free[step])
         for which, part in enumerate(parts):
             box = self._boxes[step % SLOTS][which][: part.size]
             signal = self._parts[step][which]
