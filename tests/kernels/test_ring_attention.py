@@ -60,7 +60,8 @@ def run(case, dtype, team=shmem.TEAM_WORLD, calls=2, **launch):
             backward(mine[3], *mine[:3], out, lse, dq=dq, dk=dk, dv=dv, cu_seqlens=cu)
         wanted_out, wanted_lse = ring_attention.reference(q, k, v, **mask)
         wanted = ring_attention_backward.reference(dout, q, k, v, **mask)
-        np.testing.assert_allclose(lse.numpy(), wanted_lse[:, at], atol=1e-5, rtol=1e-5)
+        exact = 1e-5 if forward.method == "kernel" or dtype == "float32" else 1e-3
+        np.testing.assert_allclose(lse.numpy(), wanted_lse[:, at], atol=exact, rtol=exact)
         pairs = zip((out, dq, dk, dv), (wanted_out, *wanted), strict=True)
         for name, (got, want) in zip(("out", "dq", "dk", "dv"), pairs, strict=True):
             np.testing.assert_allclose(
