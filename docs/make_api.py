@@ -277,13 +277,15 @@ KERNELS = {
         "GemmAllReduce", "MoE", "ExpertParallel", "KVTransfer", "TransferFailed", "FlashDecode",
         "HaloExchange", "Jacobi", "RingAttention", "RingAttentionBackward", "Ulysses",
         "ContextParallel", "AllGather", "AllToAll", "ReduceScatter", "ExclusiveScan", "Broadcast",
-        "AllToAllV", "AllGatherV", "SampleSort", "ZeroAdam", "TaskPool", "Arena",
+        "AllToAllV", "AllGatherV", "SampleSort", "ZeroAdam", "PipelineExchange", "PipelinedLayers",
+        "Schedule", "TaskPool", "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],
+    "Schedules": ["schedule"],
     "Parts, for kernels of plans": [
         "member", "part_of", "begin", "end", "end_at", "send", "tell", "tell_others", "wait_for",
         "wait_for_all", "wait_for_others", "complete", "copy", "sum_in_order", "block_sum",
-        "block_sum32", "put_tile", "get_tile",
+        "block_sum32", "put_tile", "get_tile", "send_item", "wait_for_item", "give_back",
     ],
     "Locks, queues, tasks": [
         "ticket_lock", "ticket_unlock", "mcs_lock", "mcs_unlock", "push", "try_push", "pop",
@@ -306,7 +308,7 @@ TORCH = {
             "AllReduceRMSNorm", "MoELayer",
         )
     ],
-    "Training": ["gpushmem.torch.optim:ZeroAdamW"],
+    "Training": ["gpushmem.torch.optim:ZeroAdamW", "gpushmem.torch.pipeline:Pipeline"],
     "Serving": ["gpushmem.torch.kv:KVTransfer"],
     "Process groups": ["gpushmem.torch.flight_recorder:dump"],
 }  # fmt: skip

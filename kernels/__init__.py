@@ -52,6 +52,14 @@ from gpushmem.kernels.parts import (
     wait_for_all,
     wait_for_others,
 )
+from gpushmem.kernels.pipeline import (
+    PipelinedLayers,
+    PipelineExchange,
+    give_back,
+    send_item,
+    wait_for_item,
+)
+from gpushmem.kernels.pipeline_schedules import Schedule, schedule
 from gpushmem.kernels.plan import SLOTS, Plan
 from gpushmem.kernels.ring_attention import RingAttention
 from gpushmem.kernels.ring_attention_backward import RingAttentionBackward
@@ -64,10 +72,11 @@ __all__ = [
     "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllGatherV", "AllReduce", "AllReduceRMSNorm",
     "AllToAll", "AllToAllV", "Arena", "Broadcast", "ContextParallel", "ExclusiveScan",
     "ExpertParallel", "FlashDecode", "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi",
-    "KVTransfer", "MoE", "Plan", "ReduceScatter", "RingAttention", "RingAttentionBackward",
-    "SampleSort", "TaskPool", "TransferFailed", "Ulysses", "ZeroAdam", "begin", "block_sum",
-    "block_sum32", "complete", "copy", "end", "end_at", "expert_ffn", "get_tile", "mcs_lock",
-    "mcs_unlock", "member", "next_task", "part_of", "pop", "push", "push_task", "put_tile", "route",
-    "send", "sum_in_order", "tell", "tell_others", "ticket_lock", "ticket_unlock", "try_pop",
-    "try_push", "wait_for", "wait_for_all", "wait_for_others",
+    "KVTransfer", "MoE", "PipelineExchange", "PipelinedLayers", "Plan", "ReduceScatter",
+    "RingAttention", "RingAttentionBackward", "SampleSort", "Schedule", "TaskPool",
+    "TransferFailed", "Ulysses", "ZeroAdam", "begin", "block_sum", "block_sum32", "complete",
+    "copy", "end", "end_at", "expert_ffn", "get_tile", "give_back", "mcs_lock", "mcs_unlock",
+    "member", "next_task", "part_of", "pop", "push", "push_task", "put_tile", "route", "schedule",
+    "send", "send_item", "sum_in_order", "tell", "tell_others", "ticket_lock", "ticket_unlock",
+    "try_pop", "try_push", "wait_for", "wait_for_all", "wait_for_item", "wait_for_others",
 ]  # fmt: skip

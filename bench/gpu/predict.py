@@ -449,6 +449,37 @@ def decoded(plan):
     )  # fmt: skip
 
 
+def one_item(plan):
+    """An item that is sent, of which no other one is in the box; or one that has come."""
+    nbytes = plan.sends()[0]
+    moved = Pass(COPY, nbytes / plan.blocks, HBM)
+    return Work(nbytes, 2 * nbytes, (moved,))
+
+
+def layers(plan):
+    """All actions of the first stage, and that it waits for the others: the schedule's bubble.
+
+    Each block multiplies its rows, and its tiles of gradients of weights.
+    """
+    size, item, times = plan.hidden, plan.dtype.itemsize, plan.microbatches
+    products = times * (2 * plan.layers - 1)  # of rows: no other stage needs gradients of x
+    rows = ceil(plan.rows / plan.blocks)
+    of_rows, fetched = product(plan, rows, size, size)
+    tiles = ceil(plan.layers * ceil(size / plan.tile[0]) * ceil(size / plan.tile[1]) / plan.blocks)
+    of_tiles, _ = product(plan, *plan.tile, plan.rows)
+    steps = products * of_rows + times * tiles * of_tiles
+    wait = 1 / (1 - plan.schedule.bubble())
+    b = rows * size * item
+    passes = Pass(COPY, b, HBM, 3 * times), Pass(ELEMENTS, b, L2, 2 * times * plan.layers)
+    weights, values = size * size * item, plan.rows * size * item
+    products += times * plan.layers
+    return Work(
+        plan.sends()[0], products * (weights + 2 * values), passes, 1, 4 * times,
+        2 * plan.schedule.stages, 2 * times, steps=wait * steps, fetched=fetched,
+        flops=2 * products * plan.rows * size * size,
+    )  # fmt: skip
+
+
 def halo(plan):
     """Also what is copied in the meantime."""
     rows, row = plan.shape[0], plan.shape[1] * plan.dtype.itemsize
@@ -481,6 +512,7 @@ FORMULAS = {
     "HaloExchange": halo, "Jacobi": jacobi,
     "RingAttention": attention, "RingAttentionBackward": attention_gradients, "Ulysses": ulysses,
     "KVTransfer": pages_sent, "FlashDecode": decoded,
+    "PipelineExchange": one_item, "PipelinedLayers": layers,
 }  # fmt: skip
 
 

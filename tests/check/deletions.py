@@ -74,6 +74,8 @@ ROOTS = {
     "pages_given_up": {"send_layer", "give_up", "cancel"},
     "decode": {"flash_decode", "attend_by_tiles"},
     "decode_lanes": {"flash_decode", "attend_to_all"},
+    "pipeline": {"run_table", "send_one", "receive_one"},
+    "pipeline_far": {"run_table", "send_one", "receive_one"},
 }
 
 

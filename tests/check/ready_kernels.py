@@ -24,6 +24,8 @@ from gpushmem.kernels import (
     Jacobi,
     KVTransfer,
     MoE,
+    PipelinedLayers,
+    PipelineExchange,
     ReduceScatter,
     RingAttention,
     RingAttentionBackward,
@@ -264,6 +266,32 @@ def pages(wire=None):
         assert over(plan, call)
 
 
+def pipeline(kind, window, near=True):
+    """Boxes, places and tiles are used again; items come in the order of the stages."""
+    me, n, shape = shmem.my_pe(), shmem.n_pes(), (4, 6)
+    plan = PipelinedLayers(
+        rows=4, hidden=6, layers=2, microbatches=2 * n, dtype=F4, kind=kind, window=window,
+        tile=(3, 6), **GPU,
+    )  # fmt: skip
+    plan._workspace = *plan._workspace[:-1], near
+    weights, batch = array(1, 2, 6, 6), array(2 * n, *shape)
+    gradients, loss = array(1, 2, 6, 6), array(2 * n, 4)
+    for _ in range(CALLS):
+        plan(weights, gradients=gradients, x=batch, target=batch, loss=loss)
+        weights.copy_from(0.1)
+    items = PipelineExchange(shape=shape, dtype=F4, window=1, **GPU)
+    x = array(*shape)
+    for _ in range(CALLS):
+        if me > 0:
+            items.recv_forward(out=x)
+        if me < n - 1:
+            items.send_forward(x)
+            items.recv_backward(out=x)
+        if me > 0:
+            items.send_backward(x)
+        x.copy_from(me)
+
+
 def decode(method="tiles"):
     plan = FlashDecode(
         batch=2, heads=2, kv_heads=1, head_dim=16, pages=4, page_size=2, most_pages=2,
@@ -474,6 +502,8 @@ RUNS = {
     "pages_given_up": (given_up,),
     "decode": (decode,),
     "decode_lanes": (decode, "lanes"),
+    "pipeline": (pipeline, "1f1b", 1),
+    "pipeline_far": (pipeline, "zero_bubble", 2, False),
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from gpushmem.kernels import (
     Jacobi,
     KVTransfer,
     MoE,
+    PipelinedLayers,
+    PipelineExchange,
     ReduceScatter,
     RingAttention,
     RingAttentionBackward,
@@ -146,7 +148,20 @@ def serve(few):
         plan.abort(0)
 
 
-FAMILIES = {f.__name__: f for f in (reduce_all, exchange, multiply, mix, iterate, attend, serve)}
+def follow(few):
+    sizes = {"rows": 4, "hidden": 8, "layers": 1, "microbatches": 2}
+    for dtype in ("bfloat16",) if few else ("bfloat16", "float32"):
+        weights, batch = make(1, 1, 8, 8, dtype=dtype), make(2, 4, 8, dtype=dtype)
+        plan = PipelinedLayers(**sizes, dtype=dtype)
+        plan(weights, gradients=weights, x=batch, target=batch, loss=make(2, 4))
+        plan, x = PipelineExchange(shape=(4,), dtype=dtype, ring=True), make(4, dtype=dtype)
+        plan.send_forward(x)
+        plan.recv_forward(out=x)
+
+
+FAMILIES = {
+    f.__name__: f for f in (reduce_all, exchange, multiply, mix, iterate, attend, serve, follow)
+}
 FEW = "reduce_all", "multiply"  # outside the sweep
 SPILLING = ("attend",)  # a product, and a softmax, beside what travels
 

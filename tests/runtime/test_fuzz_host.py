@@ -159,7 +159,8 @@ PLANS = {
     kernels.GemmAllReduce: "m n k dtype", kernels.Jacobi: "shape grid dtype",
     kernels.HaloExchange: "shape width dtype axis team",
     kernels.AllToAllV: "rows row dtype team", kernels.SampleSort: "size dtype team",
-    kernels.ZeroAdam: "size dtype team",
+    kernels.ZeroAdam: "size dtype team", kernels.PipelineExchange: "shape dtype team",
+    kernels.PipelinedLayers: "rows hidden layers microbatches dtype team",
     kernels.MoE: "tokens hidden inner experts top_k dtype team",
     kernels.ExpertParallel: "tokens hidden experts top_k dtype",
 }  # fmt: skip

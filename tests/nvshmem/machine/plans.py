@@ -253,6 +253,35 @@ def ulysses(back):
     return make
 
 
+STAGE = {"rows": 4096, "hidden": 4096, "layers": 2, "microbatches": 16}
+
+
+def layers(kind):
+    def make(dtype, nbytes):
+        plan = k.PipelinedLayers(dtype=dtype, kind=kind, team=OnPaper(0), **STAGE)
+        hidden, batch = STAGE["hidden"], (STAGE["microbatches"], STAGE["rows"], STAGE["hidden"])
+        weights, gradients = (empty(dtype, 1, STAGE["layers"], hidden, hidden) for _ in range(2))
+        plan(weights, gradients=gradients, x=empty(dtype, *batch))
+        return plan
+
+    return make
+
+
+def item(sends):
+    """An item of so many bytes."""
+
+    def make(dtype, nbytes):
+        size = count(dtype, nbytes)
+        plan = k.PipelineExchange(shape=(size,), dtype=dtype, team=OnPaper(0))
+        if sends:
+            plan.send_forward(empty(dtype, size))
+        else:
+            plan.recv_backward(out=empty(dtype, size))
+        return plan
+
+    return make
+
+
 def halo(dtype, nbytes):
     rows = max(2, count(dtype, nbytes, HIDDEN))
     plan = k.HaloExchange(
@@ -348,6 +377,10 @@ CASES = {
     "KVTransfer regrouped": Case(pages_sent(4, 2), ONE),
     "KVTransfer 8 bits": Case(pages_sent(4, 4, "float8_e4m3"), ONE),
     "FlashDecode": Case(decoded, ONE),
+    "PipelineExchange send": Case(item(sends=True)),
+    "PipelineExchange receive": Case(item(sends=False)),
+    "PipelinedLayers 1f1b": Case(layers("1f1b"), ONE),
+    "PipelinedLayers zero_bubble": Case(layers("zero_bubble"), ONE),
     "HaloExchange": Case(halo),
     "Jacobi": Case(jacobi),
 }  # fmt: skip
