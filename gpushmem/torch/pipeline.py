@@ -147,7 +147,7 @@ class Pipeline:
         return made
 
     def _linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        made: Tensor = Later.apply(x, layer.weight, layer.bias, self._later)
+        made: Tensor = Later.apply(x, layer.weight, layer.bias, layer, self._later)
         return made
 
     def free(self) -> None:
