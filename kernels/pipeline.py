@@ -57,6 +57,7 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels.activations import activate
+from gpushmem.kernels.attention_parts import multiply
 from gpushmem.kernels.gemm import chunk_of
 from gpushmem.kernels.parts import (
     begin,
@@ -287,7 +288,7 @@ def layers_forward(values, weights, first, last):
     """`values` (layers + 1, rows, H): from the first to the last, rows of this block."""
     for k in range(weights.shape[0]):
         y = values[k + 1, first:last]
-        shmem.gemm_block(y, values[k, first:last], weights[k], False)
+        multiply(y, values[k, first:last], weights[k], False)
         activate(y, False)
         cuda.syncthreads()
 
@@ -300,7 +301,7 @@ def layers_backward(grads, values, weights, first, last):
         through_relu(grad, values[k + 1, first:last])
         cuda.syncthreads()
         if k > 0:
-            shmem.gemm_block(grads[k - 1, first:last], grad, weights[k].T, False)
+            multiply(grads[k - 1, first:last], grad, weights[k].T, False)
 
 
 @shmem.jit(device=True)
@@ -311,7 +312,7 @@ def gradients_of_weights(gradients, grads, values, rows, columns, fresh):
     for i in range(cuda.blockIdx.x, layers * down * across, cuda.gridDim.x):
         k, top, left = i // (down * across), i // across % down * rows, i % across * columns
         bottom, right = min(top + rows, hidden), min(left + columns, hidden)
-        shmem.gemm_block(
+        multiply(
             gradients[k, top:bottom, left:right], values[k, :, top:bottom].T,
             grads[k, :, left:right], not fresh,
         )  # fmt: skip
@@ -365,7 +366,7 @@ def run_table(
             layers_backward(grads, values, weights[c], first, last)
             if give > 0:
                 item, mine = calls * counts[1, 1] + give, out[first:last]
-                shmem.gemm_block(mine, grads[0, first:last], weights[c, 0].T, False)
+                multiply(mine, grads[0, first:last], weights[c, 0].T, False)
                 box = back[item % window, first:last]
                 send_item(box, mine, back_filled[b], back_taken[b], item, before, near)
         else:
@@ -505,20 +506,28 @@ class PipelinedLayers(Channels):
 
 
 def reference(
-    x: np.ndarray[Any, Any], target: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    x: np.ndarray[Any, Any], target: np.ndarray[Any, Any], weights: np.ndarray[Any, Any],
+    dtype: Any = "float64",
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:  # fmt: skip
     """Loss (microbatches, rows) and gradients in one process, in float64.
 
-    `weights` (..., H, H) are all layers in the model's order.
+    `weights` (..., H, H) are all layers in the model's order. What layers give is rounded to
+    `dtype`, as are sums of gradients after each microbatch.
     """
+
+    def rounded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return values.astype(dtype).astype("float64")
+
     w = weights.reshape(-1, *weights.shape[-2:]).astype("float64")
-    values, gradients = [x.astype("float64")], np.zeros(w.shape)
-    for each in w:
-        values.append(np.maximum(values[-1] @ each, 0))
-    grad = values[-1] - target
-    loss = (grad**2).sum(axis=-1) / 2
-    for k in range(len(w) - 1, -1, -1):
-        grad = grad * (values[k + 1] > 0)
-        gradients[k] = np.einsum("mri,mrj->ij", values[k], grad)
-        grad = grad @ w[k].T
+    gradients, loss = np.zeros(w.shape), np.zeros(x.shape[:2])
+    for m, given in enumerate(x.astype("float64")):
+        values = [given]
+        for each in w:
+            values.append(np.maximum(rounded(values[-1] @ each), 0))
+        off = values[-1] - target[m]
+        loss[m], grad = (off**2).sum(axis=1) / 2, rounded(off)
+        for k in range(len(w) - 1, -1, -1):
+            grad = grad * (values[k + 1] > 0)
+            gradients[k] = rounded(gradients[k] + values[k].T @ grad)
+            grad = rounded(grad @ w[k].T)
     return loss, gradients.reshape(weights.shape)

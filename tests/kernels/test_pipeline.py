@@ -23,7 +23,7 @@ from tests.pes import repeated, sendable, some_of, to_send, whole_warps
 
 PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 5, 8)))
 SIZES = {"rows": 5, "hidden": 12, "layers": 2}
-OFF = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+OFF = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 CASES = [
     ({"kind": "1f1b"}, "float32"), ({"kind": "interleaved", "chunks": 2}, "float32"),
     ({"kind": "zero_bubble", "window": 1}, "float32"), ({"kind": "gpipe", "layers": 1}, "float16"),
@@ -44,7 +44,7 @@ class Job:
         self.n, self.loss = n, np.empty(batch[:2])
 
     def wanted(self, me):
-        loss, gradients = reference(self.x, self.target, self.weights.astype("float64"))
+        loss, gradients = reference(self.x, self.target, self.weights, self.weights.dtype)
         return loss, gradients[me :: self.n]
 
 
@@ -89,9 +89,15 @@ def every_case(cases):
     shmem.finalize()
 
 
-@pytest.mark.parametrize("n_pes", PES)
-def test_gradients_are_those_of_one_process(run_pes, n_pes):
-    run_pes(every_case, n_pes, CASES, timeout=120)
+@pytest.mark.parametrize(
+    ("n_pes", "cases"),
+    [
+        (1, CASES[:1]), (3, CASES[:3]),
+        *(pytest.param(n, CASES, marks=pytest.mark.sweep) for n in (1, 2, 3, 5, 8)),
+    ],
+)  # fmt: skip
+def test_gradients_are_those_of_one_process(run_pes, n_pes, cases):
+    run_pes(every_case, n_pes, cases, timeout=120)
 
 
 def many_calls(calls):
