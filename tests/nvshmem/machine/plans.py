@@ -253,7 +253,7 @@ def ulysses(back):
     return make
 
 
-STAGE = {"rows": 4096, "hidden": 4096, "layers": 2, "microbatches": 16}
+STAGE = {"rows": 2048, "hidden": 512, "layers": 2, "microbatches": 16}  # where a kernel multiplies
 
 
 def layers(kind):
