@@ -347,7 +347,6 @@ def run_table(
                 give_back(taken[b], item, before)
             else:
                 shmem.copy_block(mine, x[m, first:last])
-                cuda.syncthreads()
             layers_forward(values, weights[c], first, last)
             if give > 0:
                 item = calls * counts[0, 1] + give

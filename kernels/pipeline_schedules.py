@@ -120,7 +120,8 @@ class Schedule:
         """As `times`; None if stages wait for each other for ever."""
         p, steps = self.stages, self.steps
         # By direction and stage: when items were taken from its boxes, and when it sent them.
-        taken, sent = ([[[] for _ in range(p)] for _ in range(2)] for _ in range(2))  # type: Any
+        taken: Any = [[[] for _ in range(p)] for _ in range(2)]
+        sent: Any = [[[] for _ in range(p)] for _ in range(2)]
         times, at, now = np.zeros((p, steps, 2)), [0] * p, [0.0] * p
         table, items = self.table.tolist(), self.items.tolist()
 

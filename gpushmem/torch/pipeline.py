@@ -86,11 +86,12 @@ class Pipeline:
         each microbatch, and gradients are those of the mean of what it returns. The last rank
         returns it, without a graph.
         """
-        self._x = self._divided("x", x) if self.first else None
-        self._target = self._divided("target", target) if self.last else None
+        self._x = self._divided("x", x) if self.first else ()
+        self._target = self._divided("target", target) if self.last else ()
         if self.last and loss_fn is None:
             raise ArgumentError("Pipeline: the last rank needs loss_fn")
-        self._loss_fn, self._losses = loss_fn, []
+        self._loss_fn: Any = loss_fn
+        self._losses: list[Tensor] = []
         self._alive: dict[Any, tuple[Any, Tensor, list[Callable[[], None]]]] = {}
         for action, m, c in self._table:
             if action == FORWARD:
@@ -120,7 +121,7 @@ class Pipeline:
         with torch.enable_grad():
             made = self.stages[c](given)
             if self._ends(c):
-                made = self._loss_fn(made, self._target[m]) / self.microbatches  # type: ignore[misc]
+                made = self._loss_fn(made, self._target[m]) / self.microbatches
                 self._losses.append(made.detach())
         if not self._ends(c):
             self._send(self.plan.send_forward, made)
