@@ -14,7 +14,7 @@ import gpushmem as shmem
 
 __all__ = [
     "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "fours_of",
-    "get_tile", "member", "part_of", "put_tile", "send", "signal_others", "sum_before",
+    "get_tile", "member", "part_of", "put_tile", "send", "share_of", "signal_others", "sum_before",
     "sum_in_order", "tell", "tell_others", "wait_for", "wait_for_all", "wait_for_others",
 ]  # fmt: skip
 
@@ -63,6 +63,11 @@ def part_of(size, parts, k):
 def fours_of(row):
     """How many fours `load_vector` can access a row by: none if it is not aligned."""
     return row.size // 4 if row.ctypes.data % (4 * row.itemsize) == 0 else 0
+
+
+def share_of(size, parts, k):
+    """As `part_of`, of rows, or what else is not in one cache line: as even as can be."""
+    return k * size // parts, (k + 1) * size // parts
 
 
 @shmem.jit(device=True)

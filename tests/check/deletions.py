@@ -76,6 +76,10 @@ ROOTS = {
     "decode_lanes": {"flash_decode", "attend_to_all"},
     "pipeline": {"run_table", "send_one", "receive_one"},
     "pipeline_far": {"run_table", "send_one", "receive_one"},
+    "fft": {"fft"},
+    "spmv": {"multiply"},
+    "spmv_far": {"multiply"},
+    "bfs": {"search", "begin_at"},
 }
 
 

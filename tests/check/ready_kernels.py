@@ -4,9 +4,12 @@ What `test_every_order_is_needed` runs under the checker: `ready_kernels.py NAME
 """
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 from gpushmem.kernels import (
+    BFS,
+    FFT,
     NO_TASK,
     AllGatherGemm,
     AllReduce,
@@ -30,6 +33,7 @@ from gpushmem.kernels import (
     RingAttention,
     RingAttentionBackward,
     SampleSort,
+    SpMV,
     TaskPool,
     TransferFailed,
     Ulysses,
@@ -351,6 +355,41 @@ def heads_and_tokens(near=True):
             part.copy_from(1)
 
 
+def fft():
+    c8 = "complex64"
+    plan = FFT(shape=(16, 8), dtype=c8, **GPU)
+    x, out = (shmem.device_array(s, c8) for s in ((len(plan.rows), 8), (len(plan.columns), 16)))
+    for _ in range(CALLS):
+        x.copy_from(1)
+        plan(x, out=out)
+
+
+def graph_of(rows):
+    """Each row has an entry in its own column, the next one, and one of the next PE's."""
+    row, total = np.arange(rows), rows * shmem.n_pes()
+    first = rows * shmem.my_pe()
+    columns = np.stack([first + row, (first + row + 1) % total, (first + row + rows) % total])
+    return SimpleNamespace(
+        indptr=3 * np.arange(rows + 1), indices=columns.T.ravel(), data=np.ones(3 * rows, F4)
+    )
+
+
+def spmv(near=True):
+    plan = SpMV(graph_of(37), **GPU)
+    plan._workspace = *plan._workspace[:-1], near
+    x, out = array(37), array(37)
+    for _ in range(CALLS):
+        plan(x, out=out)
+        plan(out, out=x)
+
+
+def bfs():
+    plan = BFS(graph_of(5), **GPU)
+    parents, distances = shmem.device_array(5, "int64"), shmem.device_array(5, "int32")
+    for call in range(CALLS):
+        plan(call, parents=parents, distances=distances)
+
+
 @shmem.jit
 def send(part, source, pe):
     shmem.put_block(part, source, pe)
@@ -504,6 +543,10 @@ RUNS = {
     "decode_lanes": (decode, "lanes"),
     "pipeline": (pipeline, "1f1b", 1),
     "pipeline_far": (pipeline, "zero_bubble", 2, False),
+    "fft": (fft,),
+    "spmv": (spmv,),
+    "spmv_far": (spmv, False),
+    "bfs": (bfs,),
 }  # fmt: skip
 
 if __name__ == "__main__":

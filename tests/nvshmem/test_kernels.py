@@ -1,6 +1,7 @@
 """The ready kernels compile for GPUs, and link."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 pytest.importorskip("nvshmem")
 
 from gpushmem.kernels import (
+    BFS,
+    FFT,
     AllGatherGemm,
     AllReduce,
     AllReduceRMSNorm,
@@ -29,6 +32,7 @@ from gpushmem.kernels import (
     RingAttention,
     RingAttentionBackward,
     SampleSort,
+    SpMV,
     Ulysses,
     ZeroAdam,
     route,
@@ -159,8 +163,21 @@ def follow(few):
         plan.recv_forward(out=x)
 
 
+def transform(few):
+    for shape in ((4, 4),) if few else ((4, 4), (4, 4, 4)):
+        for dtype in ("complex64",) if few else ("complex64", "complex128"):
+            FFT(shape=shape, dtype=dtype)(make(*shape, dtype=dtype), out=make(*shape, dtype=dtype))
+    for dtype in ("float32",) if few else ("float32", "float64"):
+        data = {"indptr": np.arange(5), "indices": np.arange(4), "data": np.ones(4, dtype)}
+        SpMV(SimpleNamespace(**data))(make(4, dtype=dtype), out=make(4, dtype=dtype))
+    parents, distances = make(4, dtype="int64"), make(4, dtype="int32")
+    BFS(SimpleNamespace(**data))(0, parents=parents, distances=distances)
+
+
 FAMILIES = {
-    f.__name__: f for f in (reduce_all, exchange, multiply, mix, iterate, attend, serve, follow)
+    f.__name__: f for f in (
+        reduce_all, exchange, multiply, mix, iterate, attend, serve, follow, transform,
+    )
 }
 FEW = "reduce_all", "multiply"  # outside the sweep
 SPILLING = ("attend",)  # a product, and a softmax, beside what travels

@@ -1,0 +1,247 @@
+"""Multiply a sparse matrix, cut by rows, with a vector, cut likewise: each PE gets what it needs.
+
+    PE 0   a . . | . b      y = A x; PE 0 has rows 0 to 2 and x[0:3], PE 1 the rest
+           . c . | . .
+           . . d | e .      own columns | columns of others: e needs x[3], b needs x[4]
+
+When the plan is made each PE tells the owners which entries of x it needs, once each, however many
+of its rows do: its *halo*. In a call it puts what others need in their boxes, in the order of their
+halos, tells them, multiplies its own columns with its part of x meanwhile, waits, and adds what the
+other columns give, in rows that have some. Where all memory can be stored to, entries are gathered
+into the boxes themselves; otherwise packed, and sent.
+
+A PE speaks with its *friends* alone: those from whom it needs something, or who need something of
+it. What a PE sends, of S bytes an item, with B blocks:
+
+    bytes       S for each entry of x, and each PE that needs it
+    messages    B for each friend, empty ones among them
+
+**Order.** Entries are followed by the signal of their block, and who multiplies waits for those of
+all blocks of all friends. To be a friend is mutual, and friends tell each other in every call, so
+the rule of `plan` holds: two sets of boxes suffice. Rows are a block's own, in both halves of a
+call.
+
+Own and other columns are stored apart as in PETSc (Balay et al., "Efficient management of
+parallelism in object-oriented numerical software libraries", 1997).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from gpushmem.kernels.all_to_all_v import AllToAllV
+from gpushmem.kernels.collectives import AllGather
+from gpushmem.kernels.parts import begin, end, member, part_of
+from gpushmem.kernels.plan import SLOTS, Plan
+from numba import cuda
+
+import gpushmem as shmem
+
+__all__ = ["SpMV", "reference"]
+
+DTYPES = "float32", "float64"
+ASKED = 4096  # entries of x that a PE asks another one for at once
+
+
+@shmem.jit(device=True)
+def give(x, wanted, packed, box, near, pe):
+    """Send entries `wanted` of `x` to `box` on `pe`; or pack them, if it is not `near`."""
+    t, threads = cuda.threadIdx.x, cuda.blockDim.x
+    if near:
+        there = shmem.peer_array(box, pe)
+        for i in range(t, wanted.size, threads):
+            there[i] = x[wanted[i]]
+    else:
+        for i in range(t, wanted.size, threads):
+            packed[i] = x[wanted[i]]
+        cuda.syncthreads()
+
+
+@shmem.jit(device=True)
+def product_of_row(x, starts, columns, values, r, total):
+    for k in range(starts[r], starts[r + 1]):
+        total += values[k] * x[columns[k]]
+    return total
+
+
+@shmem.jit(collective=True)
+def multiply(
+    x, y, starts, columns, values, rows, first_rows, far_starts, far_columns, far_values, friends,
+    wanted, wanted_from, places, packed, zero, inbox, arrived, near, team, epochs,
+):  # fmt: skip
+    """Own columns: `starts` (m + 1,), `columns` and `values`; others' of `rows` (k,): `far_...`.
+
+    `first_rows` (blocks + 1,): which of `rows` are a block's. PE q gets the entries `wanted` from
+    `wanted_from[q]` to `[q + 1]`, at `places[q]` of its box; `friends` (any,) are numbers of the
+    team. `inbox` (SLOTS, any), `arrived` (SLOTS, n, blocks).
+    """
+    me, epoch = shmem.team_my_pe(team), begin(epochs)
+    b, t, blocks, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.gridDim.x, cuda.blockDim.x
+    slot = epoch % SLOTS
+    signal = arrived[slot, me, b:]
+    for k in range(friends.size):
+        to = friends[k]
+        pe, start = member(team, to), wanted_from[to]
+        first, last = part_of(wanted_from[to + 1] - start, blocks, b)
+        box = inbox[slot, places[to] + first : places[to] + last]
+        part = packed[start + first : start + last]
+        give(x, wanted[start + first : start + last], part, box, near, pe)
+        if not near:
+            shmem.put_signal_block(box, part, signal, epoch, shmem.SIGNAL_SET, pe)
+    if near:
+        cuda.syncthreads()
+        if t < friends.size:
+            shmem.fence()
+        for k in range(t, friends.size, threads):
+            shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, member(team, friends[k]))
+    first, last = part_of(y.size, blocks, b)
+    for r in range(first + t, last, threads):
+        y[r] = product_of_row(x, starts, columns, values, r, zero)
+    for k in range(t, friends.size * blocks, threads):
+        arrives = arrived[slot, friends[k // blocks], k % blocks :]
+        shmem.signal_wait_until(arrives, shmem.CMP_EQ, epoch)
+    cuda.syncthreads()
+    halo = inbox[slot]
+    for k in range(first_rows[b] + t, first_rows[b + 1], threads):
+        y[rows[k]] += product_of_row(halo, far_starts, far_columns, far_values, k, zero)
+    end(epochs)
+
+
+class Needs(NamedTuple):
+    """What PEs need of each other, of numbers that are divided among them in their order."""
+
+    ends: Any  # (n,): where each PE's numbers end
+    first: int  # mine
+    needed: Any  # numbers of others, in order
+    owners: Any  # theirs
+    table: Any  # (n, n): how many each PE needs of each
+
+
+def needs(plan: Plan, size: int, numbers: Any) -> Needs:
+    """Find out who needs what: each PE has `size` numbers, and uses some; collective as plans are.
+
+    Raises `ArgumentError` if there is one that nobody has.
+    """
+    me, n, name = plan.my_pe, plan.n_pes, type(plan).__name__
+    with AllGather(size=n, dtype="int64", team=plan.team, blocks=1) as gather:
+
+        def gathered(values: Any) -> Any:
+            every = shmem.to_device(np.resize(values, n * n))
+            if n > 1:
+                gather(plan.sendable(shmem.to_device(values)), out=every)
+            return every.numpy().reshape(n, n)
+
+        ends = np.cumsum(gathered(np.full(n, size))[:, 0])
+        first = int(ends[me]) - size
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < ends[-1]:
+            raise shmem.ArgumentError(
+                f"{name}: indices are {numbers.min()} to {numbers.max()}, of {ends[-1]} in all"
+            )
+        others = (numbers < first) | (numbers >= first + size)
+        needed = np.unique(numbers[others]).astype("int64")
+        owners = np.searchsorted(ends, needed, side="right")
+        return Needs(ends, first, needed, owners, gathered(np.bincount(owners, minlength=n)))
+
+
+class SpMV(Plan):
+    """Multiply a sparse matrix with vectors: `plan(x, out=y)`.
+
+    `matrix` has this PE's rows, those of PE 0 of the team come first, as SciPy's `csr_array`: NumPy
+    arrays `indptr` (rows + 1,), `indices` and `data`, float32 or float64; columns are those of the
+    whole matrix. `x` (size,) has this PE's part of the vector, by default of as many elements as it
+    has rows; `out` (rows,) gets its part of the product. Own columns are added up first, in their
+    order, then the others.
+    """
+
+    fills = True
+
+    def __init__(
+        self, matrix: Any, *, size: int | None = None, team: Any = shmem.TEAM_WORLD,
+        blocks: int | None = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        starts, columns, data = (np.asarray(getattr(matrix, what)) for what in PARTS)
+        self.dtype, rows = data.dtype, len(starts) - 1
+        self._check(starts, columns, data)
+        if threads is None and not shmem.tuning().multiprocessors:
+            threads = 1  # rows are added up one by one
+        super().__init__(team, blocks=blocks, threads=threads)
+        self.size, self._shape = rows if size is None else size, (rows,)
+        self._needs = needs(self, self.size, columns)
+        self._wanted = self._ask()
+        self._friends = self._find_friends()
+        self._workspace = self._make_workspace(starts, columns, data)
+
+    def _check(self, starts: Any, columns: Any, data: Any) -> None:
+        fits = starts.ndim == 1 and starts.size and columns.shape == data.shape == (starts[-1],)
+        if self.dtype.name not in DTYPES or not fits:
+            raise shmem.ArgumentError(
+                f"SpMV: the matrix has indptr {starts.shape}, indices {columns.shape} and data "
+                f"{data.shape} of {self.dtype}; of entries there is one column and one value each, "
+                f"{' or '.join(DTYPES)}"
+            )
+
+    def _ask(self) -> Any:
+        """Tell owners what is needed of theirs; returns which of my elements others need."""
+        table, me = self._needs.table, self.my_pe
+        counts, received = (shmem.to_device(table[me]) for _ in range(2))
+        needed = self.sendable(shmem.to_device(self._needs.needed))
+        wanted = shmem.to_device(np.zeros(int(table[:, me].sum()), "int64"))
+        with AllToAllV(rows=ASKED, dtype="int64", team=self.team, blocks=1) as exchange:
+            if self.n_pes > 1:
+                exchange(needed, counts, out=wanted, received=received)
+            return wanted.numpy() - self._needs.first
+
+    def _find_friends(self) -> Any:
+        """Those to whom this PE sends, or who send to it, the next ones first."""
+        table, me = self._needs.table, self.my_pe
+        order = (np.arange(1, self.n_pes) + me) % self.n_pes
+        return order[(table[order, me] + table[me, order]) > 0]
+
+    def _make_workspace(self, starts: Any, columns: Any, data: Any) -> tuple[Any, ...]:
+        _, first, needed, _, table = self._needs
+        mine, me = (columns >= first) & (columns < first + self.size), self.my_pe
+        row_of = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        rows, far_rows = np.unique(row_of[~mine]), row_of[~mine]
+        bounds = [part_of(self._shape[0], self.blocks, b)[0] for b in range(self.blocks)]
+        packed = self.sendable(shmem.to_device(np.zeros(self._wanted.size, self.dtype)))
+        arrays = (
+            np.searchsorted(row_of[mine], np.arange(len(starts))),
+            (columns[mine] - first).astype("uint32"), data[mine], rows,
+            np.append(np.searchsorted(rows, bounds), len(rows)),
+            np.append(np.searchsorted(far_rows, rows), len(far_rows)),
+            np.searchsorted(needed, columns[~mine]).astype("uint32"), data[~mine], self._friends,
+            self._wanted.astype("uint32"), np.append(0, np.cumsum(table[:, me])),
+            (np.cumsum(table, axis=1) - table)[:, me].copy(),
+        )  # fmt: skip
+        return (
+            *map(shmem.to_device, arrays), packed, self.dtype.type(0),
+            self.boxes(int(table.sum(axis=1).max()), dtype=self.dtype),
+            self.signals(self.n_pes, self.blocks), self.reachable,
+        )  # fmt: skip
+
+    def __call__(self, x: Any, *, out: Any, stream: Any = 0) -> None:
+        """Set `out` to this PE's part of the product; asynchronous, in `stream`'s order.
+
+        The two are apart from each other. Raises `ArgumentError` for other shapes or dtypes.
+        """
+        self.expect("x", x, (self.size,), self.dtype)
+        self.expect("out", out, self._shape, self.dtype)
+        self.launch(multiply, stream, x, out, *self._workspace)
+
+    def sends(self) -> tuple[int, int]:
+        """Bytes and messages that this PE sends in a call."""
+        return self._wanted.size * self.dtype.itemsize, len(self._friends) * self.blocks
+
+
+PARTS = "indptr", "indices", "data"  # of a matrix
+
+
+def reference(matrices: list[Any], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The product with all of `x`, of the rows of all PEs, in float64."""
+    products = []
+    for matrix in matrices:
+        row_of = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr))
+        terms = matrix.data.astype(float) * x[matrix.indices]
+        products.append(np.bincount(row_of, terms, len(matrix.indptr) - 1))
+    return np.concatenate(products)
