@@ -277,7 +277,7 @@ KERNELS = {
         "GemmAllReduce", "MoE", "ExpertParallel", "KVTransfer", "TransferFailed", "FlashDecode",
         "HaloExchange", "Jacobi", "RingAttention", "RingAttentionBackward", "Ulysses",
         "ContextParallel", "AllGather", "AllToAll", "ReduceScatter", "ExclusiveScan", "Broadcast",
-        "AllToAllV", "AllGatherV", "SampleSort", "FFT", "SpMV", "BFS", "ZeroAdam",
+        "AllToAllV", "AllGatherV", "SampleSort", "FFT", "SpMV", "BFS", "EmbeddingBags", "ZeroAdam",
         "PipelineExchange", "PipelinedLayers", "Schedule", "TaskPool", "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],

@@ -9,6 +9,7 @@ from gpushmem.kernels.all_to_all_v import AllGatherV, AllToAllV
 from gpushmem.kernels.arena import Arena
 from gpushmem.kernels.bfs import BFS
 from gpushmem.kernels.collectives import AllGather, AllToAll, Broadcast, ExclusiveScan, ReduceScatter
+from gpushmem.kernels.embedding import EmbeddingBags
 from gpushmem.kernels.fft import FFT
 from gpushmem.kernels.flash_decode import FlashDecode
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
@@ -34,13 +35,13 @@ from gpushmem.kernels.zero import ZeroAdam
 __all__ = [
     "BFS", "FFT", "NO_TASK", "SLOTS", "AllGather", "AllGatherGemm", "AllGatherV", "AllReduce",
     "AllReduceRMSNorm", "AllToAll", "AllToAllV", "Arena", "Broadcast", "ContextParallel",
-    "ExclusiveScan", "ExpertParallel", "FlashDecode", "GemmAllReduce", "GemmReduceScatter",
-    "HaloExchange", "Jacobi", "KVTransfer", "MoE", "PipelineExchange", "PipelinedLayers", "Plan",
-    "ReduceScatter", "RingAttention", "RingAttentionBackward", "SampleSort", "Schedule", "SpMV",
-    "TaskPool", "TransferFailed", "Ulysses", "ZeroAdam", "begin", "block_sum", "block_sum32",
-    "complete", "copy", "end", "end_at", "expert_ffn", "get_tile", "give_back", "mcs_lock",
-    "mcs_unlock", "member", "next_task", "part_of", "pop", "push", "push_task", "put_tile", "route",
-    "schedule", "send", "send_item", "sum_in_order", "tell", "tell_others", "ticket_lock",
-    "ticket_unlock", "try_pop", "try_push", "wait_for", "wait_for_all", "wait_for_item",
-    "wait_for_others",
+    "EmbeddingBags", "ExclusiveScan", "ExpertParallel", "FlashDecode", "GemmAllReduce",
+    "GemmReduceScatter", "HaloExchange", "Jacobi", "KVTransfer", "MoE", "PipelineExchange",
+    "PipelinedLayers", "Plan", "ReduceScatter", "RingAttention", "RingAttentionBackward",
+    "SampleSort", "Schedule", "SpMV", "TaskPool", "TransferFailed", "Ulysses", "ZeroAdam", "begin",
+    "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "expert_ffn", "get_tile",
+    "give_back", "mcs_lock", "mcs_unlock", "member", "next_task", "part_of", "pop", "push",
+    "push_task", "put_tile", "route", "schedule", "send", "send_item", "sum_in_order", "tell",
+    "tell_others", "ticket_lock", "ticket_unlock", "try_pop", "try_push", "wait_for",
+    "wait_for_all", "wait_for_item", "wait_for_others",
 ]  # fmt: skip

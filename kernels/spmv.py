@@ -61,7 +61,7 @@ def give(x, wanted, packed, box, near, pe):
 @shmem.jit(device=True)
 def product_of_row(x, starts, columns, values, r, total):
     for k in range(starts[r], starts[r + 1]):
-        total += values[k] * x[columns[k]]
+        total += values[np.uint64(k)] * x[columns[np.uint64(k)]]  # which needs no test for < 0
     return total
 
 

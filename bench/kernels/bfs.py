@@ -16,26 +16,27 @@ def nbytes(case, n):
     from scipy.sparse import csgraph, csr_array
 
     size = 1 << case["scale"]
-    starts, edges = graph_of(case, 0, 1)
+    starts, edges, root = graph_of(case, 0, 1)
     whole = csr_array((np.ones(len(edges), "int8"), edges, starts), (size, size))
-    reached = csgraph.breadth_first_order(whole, 0, return_predecessors=False)
+    reached = csgraph.breadth_first_order(whole, root, return_predecessors=False)
     goals = np.unique(whole[reached[reached < size // n]].indices)
     return 8 * int((goals >= size // n).sum())
 
 
 def graph_of(case, pe, n):
-    """The vertices of a PE: where their edges begin, and the edges."""
+    """The vertices of a PE: where their edges begin, and the edges; and one that has many."""
     scale = case["scale"]
     rng, bits = np.random.default_rng(scale), 1 << np.arange(scale)
     corner = rng.choice(4, p=ABCD, size=(DEGREE << scale, scale)).astype("int8")
     ends = np.array([(corner >> 1) @ bits, (corner & 1) @ bits])
-    ends = rng.permutation(1 << scale)[ends]
+    names = rng.permutation(1 << scale)
+    ends = names[ends]
     source, goal = np.concatenate([ends, ends[::-1]], axis=1)
     order = np.argsort(source, kind="stable")
     starts = np.append(0, np.cumsum(np.bincount(source, minlength=1 << scale)))
     first, last = (k * (1 << scale) // n for k in (pe, pe + 1))
     mine = starts[first : last + 1]
-    return mine - mine[0], goal[order][mine[0] : mine[-1]]
+    return mine - mine[0], goal[order][mine[0] : mine[-1]], int(names[0])
 
 
 def made(case):
@@ -45,26 +46,26 @@ def made(case):
 
     import gpushmem as shmem
 
-    starts, edges = graph_of(case, shmem.my_pe(), shmem.n_pes())
+    starts, edges, root = graph_of(case, shmem.my_pe(), shmem.n_pes())
     plan, size = BFS(SimpleNamespace(indptr=starts, indices=edges)), len(starts) - 1
-    return plan, shmem.device_array(size, "int64"), shmem.device_array(size, "int32")
+    return plan, root, shmem.device_array(size, "int64"), shmem.device_array(size, "int32")
 
 
 def fused(case):
-    plan, parents, distances = made(case)
+    plan, root, parents, distances = made(case)
     plan.inboxes.clear()  # places of a queue are used again in a call, so they are not counted
-    return plan, lambda: plan(0, parents=parents, distances=distances)
+    return plan, lambda: plan(root, parents=parents, distances=distances)
 
 
 def phases(case):
     """All levels are one kernel: there is nothing to take apart but what is forgotten before."""
     from gpushmem.kernels.bfs import begin_at, search
 
-    plan, parents, distances = made(case)
+    plan, root, parents, distances = made(case)
     graph, *symmetric = plan._workspace
     results = parents, distances, *plan._state
     return [
-        ("begin", lambda: plan.launch(begin_at, 0, 0, plan._first, *results)),
+        ("begin", lambda: plan.launch(begin_at, 0, root, plan._first, *results)),
         ("search", lambda: plan.launch(search, 0, plan._first, *graph, *results, *symmetric)),
     ]
 
@@ -73,14 +74,14 @@ def mpi(case, comm):
     """Levels as arrays: edges of all vertices of a level, once each, to their owners."""
     from mpi4py import MPI
 
-    starts, edges = graph_of(case, comm.rank, comm.size)
+    starts, edges, root = graph_of(case, comm.rank, comm.size)
     n, size = comm.size, 1 << case["scale"]
     ends = np.arange(1, n + 1) * size // n
     first, degrees = comm.rank * size // n, np.diff(starts)
 
     def call():
         parents, seen = np.full(len(degrees), -1), np.zeros(size, bool)
-        level = np.arange(len(degrees))[:1] if first == 0 else np.empty(0, int)
+        level = np.array([root - first] * (first <= root < first + len(degrees)), int)
         parents[level] = first + level
         while comm.allreduce(len(level)):
             many = degrees[level]

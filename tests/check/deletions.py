@@ -80,6 +80,8 @@ ROOTS = {
     "spmv": {"multiply"},
     "spmv_far": {"multiply"},
     "bfs": {"search", "begin_at"},
+    "bags": {"embed"},
+    "bags_far": {"embed"},
 }
 
 

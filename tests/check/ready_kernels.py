@@ -18,6 +18,7 @@ from gpushmem.kernels import (
     AllToAllV,
     Arena,
     Broadcast,
+    EmbeddingBags,
     ExclusiveScan,
     ExpertParallel,
     FlashDecode,
@@ -390,6 +391,19 @@ def bfs():
         plan(call, parents=parents, distances=distances)
 
 
+def bags(near=True):
+    plan = EmbeddingBags(
+        rows=20, dim=7, bags=5, most=3, dtype=F4, column_parts=1 + shmem.n_pes() % 2, **GPU
+    )
+    plan._workspace = *plan._workspace[:-1], near
+    table, out = array(len(plan.rows), len(plan.columns)), array(5, 7)
+    numbers = shmem.register(shmem.to_device(np.arange(15, dtype="int32").reshape(5, 3)))
+    for _ in range(CALLS):
+        plan(table, numbers, out=out)
+        table.copy_from(1)
+        numbers.copy_from(np.roll(numbers.numpy(), 1))
+
+
 @shmem.jit
 def send(part, source, pe):
     shmem.put_block(part, source, pe)
@@ -547,6 +561,8 @@ RUNS = {
     "spmv": (spmv,),
     "spmv_far": (spmv, False),
     "bfs": (bfs,),
+    "bags": (bags,),
+    "bags_far": (bags, False),
 }  # fmt: skip
 
 if __name__ == "__main__":

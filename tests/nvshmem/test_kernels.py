@@ -17,6 +17,7 @@ from gpushmem.kernels import (
     AllToAll,
     AllToAllV,
     Broadcast,
+    EmbeddingBags,
     ExclusiveScan,
     ExpertParallel,
     FlashDecode,
@@ -170,6 +171,9 @@ def transform(few):
     for dtype in ("float32",) if few else ("float32", "float64"):
         data = {"indptr": np.arange(5), "indices": np.arange(4), "data": np.ones(4, dtype)}
         SpMV(SimpleNamespace(**data))(make(4, dtype=dtype), out=make(4, dtype=dtype))
+    for dtype in ("float16",) if few else ("float16", "bfloat16", "float32", "float64"):
+        plan = EmbeddingBags(rows=4, dim=4, bags=2, most=3, dtype=dtype)
+        plan(make(4, 4, dtype=dtype), make(2, 3, dtype="int32"), out=make(2, 4, dtype=dtype))
     parents, distances = make(4, dtype="int64"), make(4, dtype="int32")
     BFS(SimpleNamespace(**data))(0, parents=parents, distances=distances)
 
