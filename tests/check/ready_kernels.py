@@ -365,18 +365,20 @@ def fft():
         plan(x, out=out)
 
 
-def graph_of(rows):
-    """Each row has an entry in its own column, the next one, and one of the next PE's."""
-    row, total = np.arange(rows), rows * shmem.n_pes()
-    first = rows * shmem.my_pe()
-    columns = np.stack([first + row, (first + row + 1) % total, (first + row + rows) % total])
+def graph_of(rows, far):
+    """Each row has entries in its own column, the next one, and so many of the next PE's."""
+    row, first, total = np.arange(rows), rows * shmem.my_pe(), rows * shmem.n_pes()
+    columns = [first + row, (first + row + 1) % total]
+    columns += [(first + rows + (row + k) % rows) % total for k in range(far)]
+    each = len(columns)
     return SimpleNamespace(
-        indptr=3 * np.arange(rows + 1), indices=columns.T.ravel(), data=np.ones(3 * rows, F4)
-    )
+        indptr=each * np.arange(rows + 1), indices=np.stack(columns, axis=1).ravel(),
+        data=np.ones(each * rows, F4),
+    )  # fmt: skip
 
 
 def spmv(near=True):
-    plan = SpMV(graph_of(37), **GPU)
+    plan = SpMV(graph_of(37, 1), **GPU)
     plan._workspace = *plan._workspace[:-1], near
     x, out = array(37), array(37)
     for _ in range(CALLS):
@@ -385,7 +387,7 @@ def spmv(near=True):
 
 
 def bfs():
-    plan = BFS(graph_of(5), **GPU)
+    plan = BFS(graph_of(5, 5), **GPU)
     parents, distances = shmem.device_array(5, "int64"), shmem.device_array(5, "int32")
     for call in range(CALLS):
         plan(call, parents=parents, distances=distances)
