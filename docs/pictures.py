@@ -29,6 +29,8 @@ PICTURES = {
     "moe": ("block", 1),
     "dispatch": ("block", 3),
     "ring_attention": ("block", 1),
+    "zero": ("block", 1),
+    "sort": ("block", 1),
 }
 
 

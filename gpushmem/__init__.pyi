@@ -904,24 +904,24 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
     """As `reducescatter`, in kernels, by all threads of a block with the same arguments."""
 
 def load_vector(array: Array, i: int, n: int, access: str = "weak") -> tuple[Scalar, ...]:
-    """Return elements `i` to `i + n` of `array`, as a tuple, by one load. `n` is a literal.
+    """Return elements `i` to `i + n` of `array`, as a tuple, at once. `n` is a literal.
 
     `access`, written as a literal in the call, is "weak": a load as `array[i]`; "stream": the same,
     of data that is not loaded again soon, and need not stay in caches; "relaxed.cta",
     "relaxed.gpu", "relaxed.sys": atomic for the threads of the block, of the GPU, or of all PEs, so
     a loop that polls loads each time; "acquire.cta", "acquire.gpu", "acquire.sys": the same, and
     what follows sees what came before the "release" whose elements it has loaded. Atomic are 8
-    bytes at most: of 16, each half on its own.
+    bytes at most: of more, each 8 on their own.
 
     `array` is contiguous memory that this PE can load from and store to: its own, or that of
     another PE (`peer_array`). Its elements are counted row by row. The elements moved have 1, 2, 4,
-    8 or 16 bytes in all, and begin at a multiple of that: other places raise `ArgumentError` on the
-    cpu backend, and end the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++:
-    cuda::atomic_ref.
+    8 or 16 bytes in all, and begin at a multiple of that; or 32, 64 or 128, from a multiple of 16
+    on, with an access for each 16. Other places raise `ArgumentError` on the cpu backend, and end
+    the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++: cuda::atomic_ref.
     """
 
 def store_vector(array: Array, i: int, value: tuple[Scalar, ...], access: str = "weak") -> None:
-    """Set elements `i` and following of `array` to those of the tuple `value`, by one store.
+    """Set elements `i` and following of `array` to those of the tuple `value`, at once.
 
     Values are converted to the dtype of `array`. `access` is as in `load_vector`, with "release" in
     the place of "acquire": what this thread has loaded and stored before, through `peer_array`,
@@ -930,9 +930,9 @@ def store_vector(array: Array, i: int, value: tuple[Scalar, ...], access: str = 
 
     `array` is contiguous memory that this PE can load from and store to: its own, or that of
     another PE (`peer_array`). Its elements are counted row by row. The elements moved have 1, 2, 4,
-    8 or 16 bytes in all, and begin at a multiple of that: other places raise `ArgumentError` on the
-    cpu backend, and end the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++:
-    cuda::atomic_ref.
+    8 or 16 bytes in all, and begin at a multiple of that; or 32, 64 or 128, from a multiple of 16
+    on, with an access for each 16. Other places raise `ArgumentError` on the cpu backend, and end
+    the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++: cuda::atomic_ref.
     """
 
 def copy_async(dst: Array, i: int, src: Array, j: int, n: int) -> None:

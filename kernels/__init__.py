@@ -8,7 +8,13 @@ from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
 from gpushmem.kernels.all_to_all_v import AllGatherV, AllToAllV
 from gpushmem.kernels.arena import Arena
 from gpushmem.kernels.bfs import BFS
-from gpushmem.kernels.collectives import AllGather, AllToAll, Broadcast, ExclusiveScan, ReduceScatter
+from gpushmem.kernels.collectives import (
+    AllGather,
+    AllToAll,
+    Broadcast,
+    ExclusiveScan,
+    ReduceScatter,
+)
 from gpushmem.kernels.embedding import EmbeddingBags
 from gpushmem.kernels.fft import FFT
 from gpushmem.kernels.flash_decode import FlashDecode
@@ -16,12 +22,46 @@ from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatte
 from gpushmem.kernels.halo import HaloExchange
 from gpushmem.kernels.jacobi import Jacobi
 from gpushmem.kernels.kv_transfer import KVTransfer, TransferFailed
-from gpushmem.kernels.locks import mcs_lock, mcs_unlock, pop, push, ticket_lock, ticket_unlock, try_pop, try_push
+from gpushmem.kernels.locks import (
+    mcs_lock,
+    mcs_unlock,
+    pop,
+    push,
+    ticket_lock,
+    ticket_unlock,
+    try_pop,
+    try_push,
+)
 from gpushmem.kernels.moe import MoE, expert_ffn
 from gpushmem.kernels.moe_dispatch import ExpertParallel
 from gpushmem.kernels.moe_parts import route
-from gpushmem.kernels.parts import begin, block_sum, block_sum32, complete, copy, end, end_at, get_tile, member, part_of, put_tile, send, sum_in_order, tell, tell_others, wait_for, wait_for_all, wait_for_others
-from gpushmem.kernels.pipeline import PipelineExchange, PipelinedLayers, give_back, send_item, wait_for_item
+from gpushmem.kernels.parts import (
+    begin,
+    block_sum,
+    block_sum32,
+    complete,
+    copy,
+    end,
+    end_at,
+    get_tile,
+    member,
+    part_of,
+    put_tile,
+    send,
+    sum_in_order,
+    tell,
+    tell_others,
+    wait_for,
+    wait_for_all,
+    wait_for_others,
+)
+from gpushmem.kernels.pipeline import (
+    PipelineExchange,
+    PipelinedLayers,
+    give_back,
+    send_item,
+    wait_for_item,
+)
 from gpushmem.kernels.pipeline_schedules import Schedule, schedule
 from gpushmem.kernels.plan import SLOTS, Plan
 from gpushmem.kernels.ring_attention import RingAttention

@@ -11,10 +11,11 @@ what a block adds by their log-sum-exps, in a small kernel (`merge`). PE 0 of 3:
 
 Blocks are not passed on: in step s PE p sends its own to PE p + s, so nobody waits for a third one,
 and sends nothing but what its caller gave it. Between GPUs that reach each other's memory copy
-engines send, as in `gemm_beside`; the second stream has a kernel of one warp for each message, which
-waits for a free box, and has priority over the library's. Causal attention is never computed where nothing is seen: with the zig-zag split (see
-`attention_parts`) a PE attends to its own block with a mask, to the first halves of the blocks of
-PEs before it, and to those behind it with its second half.
+engines send, as in `gemm_beside`; the second stream has a kernel of one warp for each message,
+which waits for a free box, and has priority over the library's. Causal attention is never computed
+where nothing is seen: with the zig-zag split (see `attention_parts`) a PE attends to its own block
+with a mask, to the first halves of the blocks of PEs before it, and to those behind it with its
+second half.
 
 Gradients: of each block the library computes what this PE adds, from the result and log-sum-exps of
 all blocks; those of keys and values go straight to their owner, as 16-bit numbers as the library

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from math import prod
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from gpushmem.kernels.arena import USED
@@ -39,6 +39,8 @@ import gpushmem as shmem
 from gpushmem.checks import check_methods, checked, dtype_name, dtype_of, nbytes_of
 
 __all__ = ["SLOTS", "Plan"]
+
+Self = TypeVar("Self", bound="Plan")
 
 SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
@@ -312,7 +314,7 @@ class Plan:
             else:
                 self._arena.release(self.team, self._memory.pop())
 
-    def __enter__(self) -> Plan:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(

@@ -13,8 +13,9 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-# More PEs than cores, and an odd number; training is run by the test below.
-OFTEN = [(path, 3) for path in EXAMPLES if path.stem != "train_digits"]
+FEW = {"llm": ("--steps", 4, "--write", 8)}  # of what else takes a minute
+# More PEs than cores, and an odd number, if that can be; training is run by the test below.
+OFTEN = [(path, 4 if path.stem in FEW else 3) for path in EXAMPLES if path.stem != "train_digits"]
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,23 @@ def test_example_runs(run_cli, path, n_pes):
             pytest.skip("process groups are on CPUs")
     if pes.ON_GPUS:
         gpus.need_one_each(n_pes)
-    done = run_cli("run", "-n", n_pes, *pes.options(n_pes), path, timeout=150, code=0)
+    given = FEW.get(path.stem, ())
+    done = run_cli("run", "-n", n_pes, *pes.options(n_pes), path, *given, timeout=150, code=0)
     assert done.stderr == ""
+
+
+@pytest.mark.sweep
+def test_a_job_that_was_killed_goes_on_from_its_checkpoint(run_cli, tmp_path):
+    """Its losses and its text are those of one process, which the example asserts."""
+    pytest.importorskip("torch")
+    path, given = ROOT / "examples/llm.py", ("--steps", 23, "--checkpoint", tmp_path)
+    done = run_cli("run", "-n", 8, path, *given, "--die-at", 13, timeout=300)
+    assert done.returncode != 0
+    assert "PE 7 of 8 was killed" in done.stderr
+    assert len(list(tmp_path.glob("10-*.pt"))) == 8
+    done = run_cli("run", "-n", 8, path, *given, timeout=300, code=0)
+    assert "step  20" in done.stdout
+    assert "8 ranks" in done.stdout
 
 
 def training(run_cli, n_pes):

@@ -11,8 +11,9 @@ most are the last ones in the log: the `_Index` tells from where on all do.
 
 Of a word whose writes and waits are too many for that, reads order what they have seen in this run,
 as race detectors for threads have it: in time that does not depend on how many writes there are. So
-it is with atomic operations that read a word which some add to, and others set by a compare-and-swap
-to what they make of it: which of them have been there does not follow from a number.
+it is with atomic operations that read a word which some add to, and others set by a
+compare-and-swap to what they make of it: which of them have been there does not follow from a
+number.
 """
 
 from __future__ import annotations

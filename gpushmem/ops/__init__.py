@@ -1,7 +1,5 @@
 """The operation table, read by every room and importing none of them: a file per family."""
 
-# ruff: noqa: I001  (the families are in the order of the pages)
-
 from gpushmem.ops import constants, pes, rma, atomics, signals, waits, ordering, teams
 from gpushmem.ops import collectives, accesses, ll, local, memory, smem, tracing
 from gpushmem.ops.constants import *  # noqa: F403

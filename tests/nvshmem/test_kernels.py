@@ -179,8 +179,17 @@ def transform(few):
 
 
 FAMILIES = {
-    f.__name__: f for f in (
-        reduce_all, exchange, multiply, mix, iterate, attend, serve, follow, transform,
+    f.__name__: f
+    for f in (
+        reduce_all,
+        exchange,
+        multiply,
+        mix,
+        iterate,
+        attend,
+        serve,
+        follow,
+        transform,
     )
 }
 FEW = "reduce_all", "multiply"  # outside the sweep
