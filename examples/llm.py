@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 dist.init_process_group("gpushmem")  # before these layers, which are for ranks
 from gpushmem.kernels.attention_parts import positions  # noqa: E402
+
 from gpushmem.progress import progress  # noqa: E402
 from gpushmem.torch.kv import KVTransfer  # noqa: E402
 from gpushmem.torch.modules import (  # noqa: E402

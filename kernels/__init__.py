@@ -56,8 +56,8 @@ from gpushmem.kernels.parts import (
     wait_for_others,
 )
 from gpushmem.kernels.pipeline import (
-    PipelineExchange,
     PipelinedLayers,
+    PipelineExchange,
     give_back,
     send_item,
     wait_for_item,
