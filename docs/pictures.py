@@ -31,7 +31,11 @@ PICTURES = {
     "ring_attention": ("block", 1),
     "zero": ("block", 1),
     "sort": ("block", 1),
+    "llm": ("in_one_pass", 2),
 }
+# Those of other programs than docs/pictures/NAME.py with 2 PEs: how many, and what is run.
+OTHERS = {"llm": (8, ["../../examples/llm.py", "--steps", "12", "--write", "1"])}
+TALL = {"width": 720, "height": 720}  # for more than 2 PEs
 
 
 def quietest(trace, operation, times):
@@ -44,10 +48,11 @@ def quietest(trace, operation, times):
 
 
 def picture(name, operation, times):
-    """Run and trace a program with 2 PEs, and draw the best part of it for both themes."""
+    """Run and trace a program, and draw the best part of it for both themes."""
+    n_pes, (path, *given) = OTHERS.get(name, (2, [f"{name}.py"]))
     with tempfile.TemporaryDirectory() as folder:
         run = [sys.executable, "-m", "gpushmem", "run", "--backend", "cpu", "--trace", folder]
-        subprocess.run([*run, "-n", "2", HERE / f"{name}.py"], check=True)
+        subprocess.run([*run, "-n", str(n_pes), HERE / path, *given], check=True)
         trace, shown = load(folder), Path(folder, "trace.html")
         page.write(trace, shown)
         began, ended = quietest(trace, operation, times)
@@ -56,7 +61,8 @@ def picture(name, operation, times):
         with sync_playwright() as started:
             browser = started.chromium.launch(executable_path=shutil.which("chromium"))
             for theme in ("light", "dark"):
-                tab = browser.new_page(viewport=VIEWPORT, color_scheme=theme)
+                size = VIEWPORT if n_pes == 2 else TALL
+                tab = browser.new_page(viewport=size, color_scheme=theme)
                 tab.goto(shown.as_uri())
                 tab.wait_for_selector("body[data-ready]")
                 tab.add_script_tag(path=HERE / "svg_pen.js")
