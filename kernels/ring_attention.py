@@ -163,7 +163,10 @@ def start_rows(sums, peak, total, chunks, rows):
 
 @shmem.jit(device=True)
 def finish_rows(out, sums, lse, total, chunks, rows):
-    """Divide this block's sums by their totals; `lse` has been the peaks."""
+    """Divide this block's sums by their totals; `lse` has been the peaks.
+
+    A thread has the rows that it has in `start_rows` and `soften`.
+    """
     (heads, tokens), tiles = lse.shape, row_tiles(lse.shape[1], chunks, rows)
     for i in range(cuda.blockIdx.x, heads * tiles, cuda.gridDim.x):
         head, (first, last, _) = i // tiles, row_tile(i % tiles, tokens, chunks, rows, 0, 1)
@@ -206,7 +209,6 @@ def ring_attention(
         )  # fmt: skip
         if step > 0:
             take(taken, received, team)
-    cuda.syncthreads()
     finish_rows(out, sums, lse, total, chunks, rows)
     complete()
     end(epochs)

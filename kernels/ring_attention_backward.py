@@ -13,9 +13,11 @@ For a tile of scores, with q times scale, weights P = exp(q k.T - lse), dout the
 
     dv += P.T dout    dS = P (dout v.T - sum of dout out over D)    dq += scale dS k    dk += dS.T q
 
-Sums, and what travels, are float32. Boxes for gradients are counted and acknowledged as those of
-blocks are. The box at *home* is there once: who writes to it has got the block that its owner sent
-in the same call, so the owner has finished the call before, and read what came then.
+Sums, and what travels, are float32. Boxes for gradients are counted as those of blocks are, and
+need no signals back: message c goes out after block c, for which the receiver must have taken block
+c - 2; and before it takes a block, it adds up the gradients that have come with it. The box at
+*home* is there once: who writes to it has got the block that its owner sent in the same call, so
+the owner has finished the call before, and read what came then.
 
 A block of the grid has heads of keys of its own, with all heads of queries that use them: so nobody
 else adds to the same numbers. On GPUs that is at most kv_heads blocks that multiply. All of that is
@@ -44,7 +46,7 @@ from gpushmem.kernels.attention_parts import (
     row_tiles,
     widen,
 )
-from gpushmem.kernels.parts import begin, complete, end, member, tell, wait_for, wait_for_all
+from gpushmem.kernels.parts import begin, end, member, wait_for, wait_for_all
 from gpushmem.kernels.plan import SLOTS
 from gpushmem.kernels.ring_attention import Ring, pass_on, seen, take
 from numba import cuda
@@ -156,21 +158,19 @@ def add_block(
 
 
 @shmem.jit(device=True)
-def take_gradients(grads, boxes, arrived, taken, c, team):
+def take_gradients(grads, boxes, arrived, c):
     """Add to `grads` (G, 2 T D) what has come with message `c` from the PE before."""
-    me, n, slot = shmem.team_my_pe(team), shmem.team_n_pes(team), c % SLOTS
+    slot = c % SLOTS
     for of in range(cuda.blockIdx.x, grads.shape[0], cuda.gridDim.x):
         wait_for(arrived[slot, of:], c)
         shmem.reduce_local_block(grads[of], boxes[slot, of], "sum")
-        tell(taken[slot, of:], c, member(team, (me + n - 1) % n))
 
 
 @shmem.jit(device=True)
-def send_gradients(grads, boxes, arrived, taken, c, team):
-    """Send this block's heads to the next PE, as message `c`."""
+def send_gradients(grads, boxes, arrived, c, team):
+    """Send this block's heads to the next PE, as message `c`: `pass_on` has waited for the box."""
     right, slot = member(team, (shmem.team_my_pe(team) + 1) % shmem.team_n_pes(team)), c % SLOTS
     for of in range(cuda.blockIdx.x, grads.shape[0], cuda.gridDim.x):
-        wait_for(taken[slot, of:], max(0, c - SLOTS))
         box, mine, signal = boxes[slot, of], grads[of], arrived[slot, of:]
         shmem.put_signal_block(box, mine, signal, c, shmem.SIGNAL_SET, right)
 
@@ -208,13 +208,13 @@ def finish_heads(dq, dk, dv, sums, scale, home, homed, epoch):
 
 @shmem.jit(collective=True)
 def ring_attention_backward(
-    dout, q, k, v, out, lse, dq, dk, dv, sums, dots, tiles, wide, grads, flat, boxes, came, read,
-    home, homed, cu_seqlens, before, after, scale, chunks, reach, coming, going, inbox, arrived,
+    dout, q, k, v, out, lse, dq, dk, dv, sums, dots, tiles, wide, grads, flat, boxes, came, home,
+    homed, cu_seqlens, before, after, scale, chunks, reach, coming, going, inbox, arrived,
     taken, team, epochs,
 ):  # fmt: skip
     """`grads`, `home` (G, 2, T, D), `flat` the same as `grads`; `boxes` (SLOTS, G, 2 T D).
 
-    Signals: `came`, `read` (SLOTS, G), `homed` (G,).
+    Signals: `came` (SLOTS, G), `homed` (G,).
     """
     me, n, b = shmem.team_my_pe(team), shmem.team_n_pes(team), cuda.blockIdx.x
     epoch, shape = begin(epochs), k.shape
@@ -238,16 +238,15 @@ def ring_attention_backward(
         )  # fmt: skip
         cuda.syncthreads()
         if step > 0:
-            take_gradients(flat, boxes, came, read, received, team)
+            take_gradients(flat, boxes, came, received)
         if reach[source] > step:
-            send_gradients(flat, boxes, came, read, sent, team)
+            send_gradients(flat, boxes, came, sent, team)
         else:
             send_home(grads, home, homed, epoch, member(team, source))
         if step > 0:
             take(taken, received, team)
     finish_heads(dq, dk, dv, sums, scale, home, homed, epoch)
-    complete()
-    end(epochs)
+    end(epochs)  # what it has sent of its own block has come: so have the gradients, home
 
 
 class RingAttentionBackward(Ring):
@@ -284,7 +283,7 @@ class RingAttentionBackward(Ring):
             shmem.device_array((heads, tokens), "float32"), *self._tiles(2, 4),
             grads, grads.reshape(self.kv_heads, size),
             self.boxes(self.kv_heads, size, dtype="float32"),
-            self.signals(self.kv_heads), self.signals(self.kv_heads),
+            self.signals(self.kv_heads),
             self.memory(*shape, dtype="float32"), self.memory(self.kv_heads, dtype="uint64"),
         )  # fmt: skip
 

@@ -13,7 +13,9 @@ A message to a PE has the rows, of D numbers, of its heads: those of queries, to
 then those of keys, of values. Who sends in order of heads gathers rows, and who receives in order
 of tokens does: one pass over memory at each end (`copy_rows_block`), by tables made with the plan.
 Boxes, signals and epochs are those of `plan`. A block of the grid has rows of its own of each
-message; what it takes in `to_tokens` is from all blocks' rows, for which it waits.
+message; what it takes in `to_tokens` is from all blocks' rows, for which it waits. What is sent may
+be changed when the send returns, and that it has come its receiver is told: a call ends without a
+`quiet`.
 
 What a PE sends, for T tokens of H heads, all parts together, of D numbers of S bytes, B blocks:
 
@@ -34,7 +36,6 @@ from typing import Any
 import numpy as np
 from gpushmem.kernels.parts import (
     begin,
-    complete,
     end,
     member,
     part_of,
@@ -89,7 +90,6 @@ def heads_of_all(
         to = (me + k) % n
         mine, rows = packed[to, first:last], index[to, first:last]
         shmem.copy_rows_block(mine, by_rows, rows)
-        cuda.syncthreads()
         for r in range(cuda.threadIdx.x, rows.size, cuda.blockDim.x):
             if rows[r] % heads < turned:
                 t = rows[r] // heads
@@ -111,7 +111,6 @@ def heads_of_all(
             place = to[(source * share + lower) * size : (source * share + upper) * size]
             shmem.copy_block(place, box[start + lower : start + upper].reshape(place.size))
             start += share
-    complete()
     end(epochs)
 
 
@@ -140,12 +139,10 @@ def tokens_of_mine(x, a, b, c, heads, cos, sin, turned, where, inbox, arrived, t
     first, last = part_of(where.size, blocks, block)
     mine = x.reshape((where.size, size))[first:last]
     shmem.copy_rows_block(mine, boxes.reshape((n * rows, size)), where[first:last])
-    cuda.syncthreads()
     for r in range(cuda.threadIdx.x, mine.shape[0], cuda.blockDim.x):
         if (first + r) % heads < turned:
             t = (first + r) // heads
             turn(mine[r], cos[t], sin[t], np.float32(-1))
-    complete()
     end(epochs)
 
 

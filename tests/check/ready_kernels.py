@@ -324,9 +324,10 @@ def sort():
 
 
 def attention(kind):
-    """With blocks that travel, and with a window for which none has to."""
+    """With blocks that travel: all the way, a part of it, not at all; and who sees nothing."""
     shape = tokens, heads, _ = 6, 2, 4
-    for window in (None, 0):
+    for window, last in ((None, 6 * shmem.n_pes()), (3, 6 * shmem.n_pes()), (0, 3)):
+        ends = shmem.to_device(np.array([0, last], "int32"))
         plan = kind(
             tokens=tokens, heads=heads, head_dim=4, dtype=F4, causal=True, window=window,
             tile=(3, 5), **GPU,
@@ -335,9 +336,9 @@ def attention(kind):
         lse = array(heads, tokens)
         for _ in range(CALLS):
             if kind is RingAttention:
-                plan(q, k, v, out=out, lse=lse)
+                plan(q, k, v, out=out, lse=lse, cu_seqlens=ends)
             else:
-                plan(dout, q, k, v, out, lse, dq=dq, dk=dk, dv=dv)
+                plan(dout, q, k, v, out, lse, dq=dq, dk=dk, dv=dv, cu_seqlens=ends)
             k.copy_from(0.5)
             v.copy_from(0.5)
 

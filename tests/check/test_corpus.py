@@ -11,8 +11,8 @@ from tests.pes import BACKEND
 
 # In CI: one of each way in which accesses are ordered; all: pytest -m sweep tests/check
 SAMPLE = {
-    "fence_before_flag", "source_changed_too_early", "shared_memory", "cleared_and_filled",
-    "quiet_for_a_third_pe",
+    "fence_before_flag", "source_changed_too_early", "shared_memory",
+    "quiet_for_a_third_pe", "cleared_and_filled",
     "two_streams", "streams_of_a_graph", "box_written_again", "flag_between_blocks", "lock_on_a_pe",
     "one_element_too_many", "halo_nobody_fills",
     "fence_for_a_third_pe", "flag_of_one_gpu", "additions_lost_by_a_reset",
