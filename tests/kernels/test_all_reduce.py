@@ -360,6 +360,7 @@ def test_symmetric_arrays_are_summed_in_place(run_pes, n_pes):
     def fill_and_dawdle(x, call, turns):
         for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
             x[i] = i % 97 + 1000 * shmem.my_pe() + call
+        cuda.syncthreads()
         for k in range(turns):
             cuda.atomic.add(x, 0, k - k)
 
