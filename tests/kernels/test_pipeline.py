@@ -19,6 +19,7 @@ from gpushmem.kernels.pipeline import reference
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem.trace import load
 from tests.pes import repeated, sendable, some_of, to_send, whole_warps
 
 PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 5, 8)))
@@ -157,6 +158,37 @@ def test_in_a_graph_of_two_teams_and_counted(run_pes):
         shmem.finalize()
 
     run_pes(body, 4)
+
+
+TRACED = """
+import numpy as np
+from gpushmem.kernels import PipelinedLayers
+import gpushmem as shmem
+
+with shmem.session() as world:
+    sizes = {"rows": 2, "hidden": 4, "layers": 1, "microbatches": 4}
+    plan = PipelinedLayers(**sizes, dtype="float32", kind="zero_bubble", blocks=1, threads=32)
+    weights, batch = shmem.ones((1, 1, 4, 4), "float32"), shmem.ones((4, 2, 4), "float32")
+    gradients, loss = shmem.zeros((1, 1, 4, 4), "float32"), shmem.zeros((4, 2), "float32")
+    plan(weights, gradients=gradients, x=batch, target=batch, loss=loss)
+    shmem.synchronize()
+"""
+
+
+@pytest.mark.sweep
+@pytest.mark.cpu_backend
+def test_a_trace_has_the_schedule(run_cli, tmp_path):
+    (tmp_path / "program.py").write_text(TRACED)
+    out = tmp_path / "out"
+    run_cli("run", "--trace", out, "-n", 2, tmp_path / "program.py", timeout=200, code=0)
+    trace = load(out)
+    numbers, texts = trace.labels
+    names = {texts.index(name): k for name, k in (("forward", 0), ("input", 2), ("weights", 3))}
+    for pe in (0, 1):
+        mine = [k for k in range(len(trace.events)) if trace.events["of"][k] == pe]
+        mine.sort(key=lambda k: trace.events["began"][k])
+        found = [names[numbers[k]] for k in mine if numbers[k] in names]
+        assert found == schedule("zero_bubble", 2, 4).table[pe, :, 0].tolist()
 
 
 # --- the exchange
