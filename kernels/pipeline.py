@@ -46,8 +46,7 @@ on and b back, and gets as many, g, from its neighbours, with B blocks:
     messages    (f + b + g) B, credits among them
     memory      2 window R H numbers on the heap, and of `depth` microbatches all layers' inputs
 
-That the stages of a pipeline run as one persistent kernel each, with credits between them, is how
-dataflow machines do it; schedules and sources are in `pipeline_schedules`.
+Schedules, and where they are from, are in `pipeline_schedules`.
 """
 
 from __future__ import annotations
@@ -179,15 +178,16 @@ class PipelineExchange(Channels):
         plan.recv_backward(out=dy)      the call's turn on the stream is over
         plan.send_backward(dx)
 
-    PE s of the team is stage s; with `ring` the last one also sends forward to the first, and
-    that one back, as `chunks` of a PE need. A send waits, on the stream, if the receiver has
-    taken none of the last `window` items. Each side makes its calls in the order of the items;
-    who sends and who receives need not take turns.
+    PE s of the team is stage s; with `ring` the last one also sends forward to the first, and the
+    first back to the last, which PEs with several chunks need. A send waits, on the stream, if the
+    receiver has taken none of the last `window` items. Both sides make their calls in the order of
+    the items.
 
     In kernels of yours: `plan.launch(kernel, stream, ..., *plan.forward, *plan.backward)` gives
-    boxes (window, size), `filled` and `taken` (blocks, window) of each direction, of the box that
-    is filled here and on the neighbour alike. Items are numbered from 1 through all calls, so of a
-    call with n items they are those from (epoch - 1) n + 1 on. A plan is for hosts or for kernels.
+    boxes (window, size), `filled` and `taken` (blocks, window) of each direction, symmetric: for
+    what comes from one neighbour, and for what goes to the other. Items are numbered from 1 through
+    all calls: those of a call with n items from (epoch - 1) n + 1 on. A plan is for hosts or for
+    kernels, not for both.
     """
 
     moves = True
