@@ -129,7 +129,9 @@ class Pipeline:
 
     def _backward(self, m: int, c: int) -> None:
         given, made, later = self._alive[m, c]
-        made.backward(None if self._ends(c) else self._receive(self.plan.recv_backward))
+        grad = None if self._ends(c) else self._receive(self.plan.recv_backward)
+        if made.requires_grad:  # or all that is before is frozen
+            made.backward(grad)
         if not (self.first and c == 0):
             self._send(self.plan.send_backward, given.grad)
         self._alive[m, c] = None, made.detach(), later
@@ -139,6 +141,11 @@ class Pipeline:
 
     def _send(self, call: Callable[..., None], x: Tensor) -> None:
         """Send from the plan's own tensor, which is registered where that must be."""
+        if x.shape != self._outgoing.shape:
+            raise ArgumentError(
+                f"Pipeline: a stage gives {tuple(x.shape)}; what travels between stages has shape "
+                f"{tuple(self._outgoing.shape)}"
+            )
         self._outgoing.copy_(x.detach())
         self._plans.call(call, self._sent)
 

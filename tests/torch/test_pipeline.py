@@ -103,6 +103,14 @@ def test_in_groups(run_pes, tmp_path):
             sizes = {"shape": (BATCH // 4, 3, WIDTH), "microbatches": 4, "group": group}
             pipeline = Pipeline(made(stage, stage == 1), **sizes)
             same_as_alone(2, stage, pipeline, 1, 4, 1e-5)
+            x, target = batch(7)
+            if stage == 0:  # which has nothing to learn
+                pipeline.stages[0].requires_grad_(False)
+                assert pipeline.step(x=x) is None
+            else:
+                loss = pipeline.step(target=target, loss_fn=loss_of)
+                wanted = loss_of(torch.nn.Sequential(made(0, False), made(1, True))(x), target)
+                torch.testing.assert_close(loss, wanted.detach())
             with pytest.raises(shmem.ArgumentError, match=r"x has 0 along|target has 23 along"):
                 pipeline.step(target=batch(0)[1][:-1])
             if stage == 1:
@@ -110,6 +118,9 @@ def test_in_groups(run_pes, tmp_path):
                     pipeline.step(target=batch(0)[1])
             with pytest.raises(shmem.ArgumentError, match="the schedule is for"):
                 Pipeline([made(0, False)] * 2, **sizes, schedule=pipeline.schedule)
+            if stage == 0:
+                with pytest.raises(shmem.ArgumentError, match=r"a stage gives \(3, 3, 6\)"):
+                    pipeline.step(x=batch(0)[0][:12])
             pipeline.free()
 
     run_pes(body, 4, timeout=300)
