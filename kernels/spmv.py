@@ -87,8 +87,8 @@ def multiply(
         box = inbox[slot, places[to] + first : places[to] + last]
         part = packed[start + first : start + last]
         give(x, wanted[start + first : start + last], part, box, near, pe)
-        if not near:
-            shmem.put_signal_block(box, part, signal, epoch, shmem.SIGNAL_SET, pe)
+        if not near and t == 0:
+            shmem.put_signal(box, part, signal, epoch, shmem.SIGNAL_SET, pe)
     if near:
         cuda.syncthreads()
         if t < friends.size:

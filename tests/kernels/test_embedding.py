@@ -75,7 +75,7 @@ def many_calls(calls):
     shmem.finalize()
 
 
-@pytest.mark.parametrize("calls", [150, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("calls", [150, pytest.param(600, marks=pytest.mark.slow)])
 def test_many_calls_without_a_barrier(run_pes, calls):
     run_pes(many_calls, 4, repeated(calls, if_checked=5))
 
