@@ -4,6 +4,7 @@ import numpy as np
 
 NAME = "breadth-first search"
 CASES = [{"scale": scale} for scale in (8, 11, 14, 17)]
+IN_TURN = True
 DEGREE, ABCD = 16, (0.57, 0.19, 0.19, 0.05)
 
 

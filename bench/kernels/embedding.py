@@ -57,7 +57,8 @@ def phases(case):
         shmem.reduce_rows_block(out, came, "sum")
         end(epochs)
 
-    (whole, table, numbers, out), n, plan = made(case), shmem.n_pes(), Plan()
+    (whole, table, numbers, out), n = made(case), shmem.n_pes()
+    plan = Plan(threads=whole.threads)
     bags, dim = out.shape
     gather, exchange = (
         AllGather(size=bags * MOST, dtype="int32"),
