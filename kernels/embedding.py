@@ -134,13 +134,13 @@ class EmbeddingBags(Plan):
             self.threads = 1  # a thread adds up a row; several would meet for each
         self.dtype, self.dim, self.bags, self.most = np.dtype(dtype), dim, bags, most
         n, parts, self.mean = self.n_pes, column_parts, mean
-        if n % parts or dim < parts or self.dtype.name not in WEIGHTS:
+        if (self.team and n % parts) or dim < parts or self.dtype.name not in WEIGHTS:
             raise shmem.ArgumentError(
                 f"EmbeddingBags: {dim} columns cannot be cut in {parts} parts over {n} PEs, or "
                 f"dtype is {self.dtype}, which must be one of {', '.join(WEIGHTS)}"
             )
         self.column_parts = parts
-        self.rows = range(*share_of(rows, n // parts, self.my_pe // parts))
+        self.rows = range(*share_of(rows, max(1, n // parts), self.my_pe // parts))
         self.columns = range(*share_of(dim, parts, self.my_pe % parts))
         self._width = -(-dim // parts)
         self._workspace = self._make_workspace()

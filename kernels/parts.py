@@ -65,6 +65,7 @@ def fours_of(row):
     return row.size // 4 if row.ctypes.data % (4 * row.itemsize) == 0 else 0
 
 
+@shmem.jit(device=True)
 def share_of(size, parts, k):
     """As `part_of`, of rows, or what else is not in one cache line: as even as can be."""
     return k * size // parts, (k + 1) * size // parts

@@ -136,6 +136,11 @@ def test_of_two_teams_and_what_a_plan_is_not_for(run_pes):
             plan(0, parents=results[0], distances=results[0])
         with pytest.raises(shmem.ArgumentError, match="the graph has indptr"):
             BFS(SimpleNamespace(indptr=[0, 3], indices=[1]))
+        graphs = [*cut(both_ways(rmat(4, 4, 2)), [8, 0, 8]), *cut(np.empty((2, 0), int), [0])]
+        team, results = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 3), results_for(8)
+        with BFS(graphs[me], team=team) as plan:  # PE 3 is not in it
+            if me != 3:
+                check(plan, graphs, 9, me, results if me != 1 else results_for(0))
         shmem.finalize()
 
     run_pes(body, 4)

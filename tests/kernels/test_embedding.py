@@ -123,6 +123,8 @@ def test_what_a_plan_is_not_for(run_pes):
                 arrays[k] = shmem.device_array(3, "float32")
                 with pytest.raises(shmem.ArgumentError, match=f"{said} has shape"):
                     plan(*arrays[:2], out=arrays[2])
+        two = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 2)  # PE 2 is not in it
+        EmbeddingBags(**SIZES, dtype="float32", column_parts=2, team=two).free()
         shmem.finalize()
 
     run_pes(body, 3)

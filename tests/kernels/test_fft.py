@@ -119,6 +119,8 @@ def test_what_a_plan_is_not_for(run_pes):
                 plan(wrong, out=right[1])
             with pytest.raises(shmem.ArgumentError, match="out has shape"):
                 plan(right[0], out=wrong)
+        two = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 2)  # PE 2 is not in it
+        FFT(shape=(2, 2), team=two).free()
         shmem.finalize()
 
     run_pes(body, 3)

@@ -136,6 +136,14 @@ def test_rectangles_of_two_teams_and_counted(run_pes):
         plan(to_send(x[:2] if me < 2 else x[2:]), out=out)
         np.testing.assert_allclose(out.numpy(), rows @ x)
         assert plan.sends() == (2 * 8, 1)
+        every = [*matrices("band", [5, 5, 5], "float64"), csr([], [], 0, "float64", 0)]
+        team = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 3)
+        with SpMV(every[me], team=team) as plan:  # PE 3 is not in it
+            if me < 3:
+                x, out = np.arange(15.0), shmem.device_array(5, "float64")
+                plan(to_send(x[5 * me : 5 * me + 5]), out=out)
+                want = reference(every, x)[5 * me : 5 * me + 5]
+                np.testing.assert_allclose(out.numpy(), want, atol=1e-12)
         shmem.finalize()
 
     run_pes(body, 4)

@@ -161,6 +161,7 @@ PLANS = {
     kernels.AllToAllV: "rows row dtype team", kernels.SampleSort: "size dtype team",
     kernels.ZeroAdam: "size dtype team", kernels.PipelineExchange: "shape dtype team",
     kernels.PipelinedLayers: "rows hidden layers microbatches dtype team",
+    kernels.FFT: "shape dtype team", kernels.EmbeddingBags: "rows dim bags most dtype team",
     kernels.MoE: "tokens hidden inner experts top_k dtype team",
     kernels.ExpertParallel: "tokens hidden experts top_k dtype",
 }  # fmt: skip
