@@ -28,7 +28,8 @@ latencies are those of [bench/gpu/machines.py](../bench/gpu/machines.py), each w
 block's pieces follow each other: a piece is its passes over memory, its fences, its signals' ways.
 The time is a launch and the longest of: the pieces of a block, the bytes on NVLink, those of HBM,
 those of the L2 cache, and of `FlashDecode` the instructions of the loop over keys. The limit is
-NVLink's, HBM's or the tensor cores' by the data sheet; copies of the driver reach {link:.0%} of NVLink's, {hbm:.0%} of HBM's.
+NVLink's, HBM's or the tensor cores' by the data sheet; copies of the driver reach {link:.0%} of
+NVLink's, {hbm:.0%} of HBM's.
 
 Products of {rows} rows are those of `method="kernel"`, without cuBLASDx; the others are the
 library's: tiles of 128 x 256, one on a multiprocessor at a time, in waves, at the rate that its

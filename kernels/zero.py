@@ -275,8 +275,8 @@ def kernels_for(some: Any, sum_of_squares: Any) -> tuple[Any, Any]:
     return without_clip(update), with_clip(update, sum_of_squares)
 
 
-# By whether there is a GPU. For CPUs plain loops are vectorised, and those by four are not: they took
-# 1.0 to 3.4 times as long (2 PEs, 16 Ki and 1 Mi numbers).
+# By whether there is a GPU. For CPUs plain loops are vectorised, and those by four are not: they
+# took 1.0 to 3.4 times as long (2 PEs, 16 Ki and 1 Mi numbers).
 KERNELS = {
     True: kernels_for(by_four, squares_by_four),
     False: kernels_for(one_by_one, plain_row_of(np.float32, block_sum32)[0]),
