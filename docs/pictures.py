@@ -30,12 +30,11 @@ PICTURES = {
     "dispatch": ("block", 3),
     "ring_attention": ("block", 1),
     "zero": ("block", 1),
-    "sort": ("block", 1),
-    "llm": ("in_one_pass", 2),
+    "sort": ("sample", 2),
+    "llm": ("send_one", 4),
 }
 # Those of other programs than docs/pictures/NAME.py with 2 PEs: how many, and what is run.
 OTHERS = {"llm": (8, ["../../examples/llm.py", "--steps", "12", "--write", "1"])}
-TALL = {"width": 720, "height": 720}  # for more than 2 PEs
 
 
 def quietest(trace, operation, times):
@@ -61,10 +60,11 @@ def picture(name, operation, times):
         with sync_playwright() as started:
             browser = started.chromium.launch(executable_path=shutil.which("chromium"))
             for theme in ("light", "dark"):
-                size = VIEWPORT if n_pes == 2 else TALL
-                tab = browser.new_page(viewport=size, color_scheme=theme)
+                tab = browser.new_page(viewport=VIEWPORT, color_scheme=theme)
                 tab.goto(shown.as_uri())
                 tab.wait_for_selector("body[data-ready]")
+                if n_pes > 2:
+                    tab.evaluate("trace.timeline.showArrows = false, trace.timeline.expand(false)")
                 tab.add_script_tag(path=HERE / "svg_pen.js")
                 svg = tab.evaluate("span => draw(...span)", [began - margin, ended + margin])
                 (HERE / f"{name}-{theme}.svg").write_text(svg)
