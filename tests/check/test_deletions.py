@@ -21,11 +21,16 @@ NOT_NEEDED = {
     "kernels/flash_decode.py:flash_decode:cuda.syncthreads()": (
         "what is sent is sent by whole blocks"
     ),
-    "kernels/flash_decode.py:merge:cuda.syncthreads() (2)": "the block is one warp",
     "kernels/fft.py:fft:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/bfs.py:meet:shmem.fence()": (
         "the checker takes a signal to the own PE for an order of what its blocks stored"
     ),
+    "kernels/flash_decode.py:flash_decode:"
+    "shmem.signal_wait_until(arrived[slot, k, b:], shmem.CMP_EQ, epoch)": (
+        "each block waits for the pairs that it merges, and all are merged"
+    ),
+    "kernels/decode_lanes.py:merge_rows:cuda.syncthreads() (2)": "the block is one warp",
+    "kernels/decode_lanes.py:attend_to_all:cuda.syncthreads()": "the block is one warp",
     "kernels/kv_pages.py:hear:"
     "shmem.signal_wait_until(given, shmem.CMP_GE, ticket << 32, timeout)": "no run has a timeout",
     "kernels/kv_pages.py:send_layer:"
