@@ -55,12 +55,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.activations import activate
 from gpushmem.kernels.attention_parts import multiply
 from gpushmem.kernels.gemm import chunk_of
 from gpushmem.kernels.parts import (
     begin,
-    block_sum32,
     end,
     member,
     part_of,
@@ -261,26 +259,28 @@ def wait_for_blocks(progress, count):
 
 @shmem.jit(device=True)
 def squared_error(grad, loss, y, target):
-    """Set `grad` to y - target, and `loss` (rows,) to half of the sums of its squares."""
+    """Set `grad` to y - target, and `loss` (rows,) to half of its squares' sums; synchronises."""
     for r in range(grad.shape[0]):
-        total = np.float32(0)
-        for i in range(cuda.threadIdx.x, grad.shape[1], cuda.blockDim.x):
-            off = np.float32(y[r, i]) - np.float32(target[r, i])
-            grad[r, i] = off
-            total += off * off
-        total = block_sum32(total)
-        if cuda.threadIdx.x == 0:
-            loss[r] = total / 2
+        to, of, wanted = grad[r], y[r], target[r]
+        for i in range(cuda.threadIdx.x, to.size, cuda.blockDim.x):
+            to[i] = np.float32(of[i]) - np.float32(wanted[i])
+    cuda.syncthreads()
+    for r in range(cuda.threadIdx.x, grad.shape[0], cuda.blockDim.x):
+        total, row = np.float32(0), grad[r]
+        for i in range(row.size):
+            total += np.float32(row[i]) * np.float32(row[i])
+        loss[r] = total / 2
+    cuda.syncthreads()
 
 
 @shmem.jit(device=True)
-def through_relu(grad, y):
-    """Set the gradients of what relu has made 0 to 0."""
-    for r in range(grad.shape[0]):
-        to, of = grad[r], y[r]
+def through_relu(x, y):
+    """Keep of `x` what is where `y` is above 0: `y` itself, or gradients of it."""
+    for r in range(x.shape[0]):
+        to, of = x[r], y[r]
         for i in range(cuda.threadIdx.x, to.size, cuda.blockDim.x):
-            if of[i] <= np.float32(0):
-                to[i] = np.float32(0)
+            kept = np.float32(to[i])  # loaded in any case: then CPUs need no branch
+            to[i] = kept if of[i] > np.float32(0) else np.float32(0)
 
 
 @shmem.jit(device=True)
@@ -289,7 +289,7 @@ def layers_forward(values, weights, first, last):
     for k in range(weights.shape[0]):
         y = values[k + 1, first:last]
         multiply(y, values[k, first:last], weights[k], False)
-        activate(y, False)
+        through_relu(y, y)
         cuda.syncthreads()
 
 
@@ -523,8 +523,8 @@ def reference(
         values = [given]
         for each in w:
             values.append(np.maximum(rounded(values[-1] @ each), 0))
-        off = values[-1] - target[m]
-        loss[m], grad = (off**2).sum(axis=1) / 2, rounded(off)
+        grad = rounded(values[-1] - target[m])
+        loss[m] = (grad**2).sum(axis=1) / 2
         for k in range(len(w) - 1, -1, -1):
             grad = grad * (values[k + 1] > 0)
             gradients[k] = rounded(gradients[k] + values[k].T @ grad)
