@@ -395,9 +395,7 @@ def bfs():
 
 
 def bags(near=True):
-    plan = EmbeddingBags(
-        rows=20, dim=7, bags=5, most=3, dtype=F4, column_parts=1 + shmem.n_pes() % 2, **GPU
-    )
+    plan = EmbeddingBags(rows=20, dim=7, bags=5, most=3, dtype=F4, **GPU)
     plan._workspace = *plan._workspace[:-1], near
     table, out = array(len(plan.rows), len(plan.columns)), array(5, 7)
     numbers = shmem.register(shmem.to_device(np.arange(15, dtype="int32").reshape(5, 3)))
