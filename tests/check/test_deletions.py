@@ -21,6 +21,7 @@ NOT_NEEDED = {
     "kernels/flash_decode.py:flash_decode:cuda.syncthreads()": (
         "what is sent is sent by whole blocks"
     ),
+    "kernels/embedding.py:embed:cuda.syncthreads()": "the block is one warp",
     "kernels/fft.py:fft:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/bfs.py:meet:shmem.fence()": (
         "the checker takes a signal to the own PE for an order of what its blocks stored"
