@@ -52,67 +52,179 @@ Scalar: TypeAlias = Any
 
 __version__: str
 
-def load_vector(array: Array, i: int, n: int, access: str = "weak") -> tuple[Scalar, ...]:
-    """Return elements `i` to `i + n` of `array`, as a tuple, at once. `n` is a literal.
+def my_pe() -> int:
+    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe."""
 
-    `access`, written as a literal in the call, is "weak": a load as `array[i]`; "stream": the same,
-    of data that is not loaded again soon, and need not stay in caches; "relaxed.cta",
-    "relaxed.gpu", "relaxed.sys": atomic for the threads of the block, of the GPU, or of all PEs, so
-    a loop that polls loads each time; "acquire.cta", "acquire.gpu", "acquire.sys": the same, and
-    what follows sees what came before the "release" whose elements it has loaded. Atomic are 8
-    bytes at most: of more, each 8 on their own.
+def n_pes() -> int:
+    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
 
-    `array` is contiguous memory that this PE can load from and store to: its own, or that of
-    another PE (`peer_array`). Its elements are counted row by row. The elements moved have 1, 2, 4,
-    8 or 16 bytes in all, and begin at a multiple of that; or 32, 64 or 128, from a multiple of 16
-    on, with an access for each 16. Other places raise `ArgumentError` on the cpu backend, and end
-    the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++: cuda::atomic_ref.
+def pe_accessible(pe: int) -> bool:
+    """Return whether operations can name PE `pe`: they can name every PE of the job.
+
+    True for 0 to `n_pes() - 1`, False for any other integer. OpenSHMEM 1.5: shmem_pe_accessible.
     """
 
-def store_vector(array: Array, i: int, value: tuple[Scalar, ...], access: str = "weak") -> None:
-    """Set elements `i` and following of `array` to those of the tuple `value`, at once.
+def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`).
 
-    Values are converted to the dtype of `array`. `access` is as in `load_vector`, with "release" in
-    the place of "acquire": what this thread has loaded and stored before, through `peer_array`,
-    too, and what others had when it synchronised with them, comes before. Only "release.sys" orders
-    stores for other PEs. It is no `fence`: puts, signals and the like need that.
-
-    `array` is contiguous memory that this PE can load from and store to: its own, or that of
-    another PE (`peer_array`). Its elements are counted row by row. The elements moved have 1, 2, 4,
-    8 or 16 bytes in all, and begin at a multiple of that; or 32, 64 or 128, from a multiple of 16
-    on, with an access for each 16. Other places raise `ArgumentError` on the cpu backend, and end
-    the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++: cuda::atomic_ref.
+    The value has arrived after `quiet`. `value` is converted to the dtype of `dst`. To write
+    element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
     """
 
-def copy_async(dst: Array, i: int, src: Array, j: int, n: int) -> None:
-    """Begin to copy elements `j` to `j + n` of `src` to `i` and following of `dst`, shared memory.
+def qp_p(dst: Symmetric, value: Scalar, pe: int, qp: int) -> None:
+    """`p(dst, value, pe)` on the queue pair `qp`.
 
-    One thread's piece of a tile: `n` is a literal, of 4, 8 or 16 bytes, and both begin at a
-    multiple of that. Arrays are contiguous, of one dtype; their elements are counted row by row,
-    from 0. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in global memory,
-    the PE's own or another one's (`peer_array`). Other places raise `ArgumentError` on the cpu
-    backend; on a GPU they end the kernel, and other memory is undefined. It is one instruction that
-    uses no register, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
-    __pipeline_memcpy_async; PTX ISA: cp.async.
-
-    Until `copy_async_wait` do not change `src`, nor read or write `dst`.
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_p, with the dtype in its name.
     """
 
-def copy_async_commit() -> None:
-    """Let the calling thread's copies since its last call be a group, which may be empty.
+def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
+    """Return element 0 of `src` (symmetric, on `pe`): the value it has at some time in the call.
 
-    CUDA: __pipeline_commit; PTX ISA: cp.async.commit_group.
+    To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
     """
 
-def copy_async_wait(n: int) -> None:
-    """Wait until all but the last `n` groups of the calling thread's copies are complete.
+def qp_g(src: Symmetric, pe: int, qp: int) -> Scalar:
+    """`g(src, pe)` on the queue pair `qp`.
 
-    `n` is a literal from 0 to 8. On return the thread may read what it has copied in those groups,
-    and `src` may be changed. Other threads see it once they have synchronised with this one:
-    `cuda.syncthreads()` after the wait, and once more before the memory is copied to again. Common
-    mistake: a barrier without the wait. `quiet` and barriers complete no such copies. CUDA:
-    __pipeline_wait_prior; PTX ISA: cp.async.wait_group.
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_g, with the dtype in its name.
     """
+
+def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both arrays must be contiguous and have the same dtype; a smaller `dst` is an error.
+    `put_signal` tells `pe` that the data has arrived. Two puts may arrive in either order: where
+    the order matters, call `fence` between them. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM
+    3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    On return `src` may be changed; the data has arrived after `quiet`.
+
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
+    """
+def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
+    """As `put`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the data has
+    arrived after `quiet`.
+    """
+def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
+    """As `put`, in kernels, by all threads of a warp with the same arguments."""
+def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
+    """As `put_nbi`, by all threads of a warp with the same arguments."""
+def put_block(dst: Symmetric, src: Array, pe: int) -> None:
+    """As `put`, in kernels, by all threads of a block with the same arguments."""
+def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
+    """As `put_nbi`, by all threads of a block with the same arguments."""
+
+def qp_put(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """`put(dst, src, pe)` on the queue pair `qp`.
+
+    On return `src` may be changed; the data has arrived after `qp_quiet` or `quiet`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_put, with the dtype in its name.
+    """
+def qp_put_nbi(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put`. Non-blocking: do not change `src` until `flush`, `qp_quiet` or `quiet`; the data
+    has arrived after `qp_quiet` or `quiet`.
+    """
+def qp_put_warp(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put`, by all threads of a warp with the same arguments."""
+def qp_put_nbi_warp(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put_nbi`, by all threads of a warp with the same arguments."""
+def qp_put_block(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put`, by all threads of a block with the same arguments."""
+def qp_put_nbi_block(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put_nbi`, by all threads of a block with the same arguments."""
+
+def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both arrays must be contiguous and have the same dtype; a smaller `src` is an error. OpenSHMEM
+    1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    On return `dst` has the data.
+
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
+    """
+def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
+    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
+def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
+    """As `get`, in kernels, by all threads of a warp with the same arguments."""
+def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
+    """As `get_nbi`, by all threads of a warp with the same arguments."""
+def get_block(dst: Array, src: Symmetric, pe: int) -> None:
+    """As `get`, in kernels, by all threads of a block with the same arguments."""
+def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
+    """As `get_nbi`, by all threads of a block with the same arguments."""
+
+def qp_get(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """`get(dst, src, pe)` on the queue pair `qp`.
+
+    On return `dst` has the data.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_get, with the dtype in its name.
+    """
+def qp_get_nbi(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get`. Non-blocking: until `qp_quiet` or `quiet` do not change `src`, nor read `dst`.
+    """
+def qp_get_warp(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get`, by all threads of a warp with the same arguments."""
+def qp_get_nbi_warp(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get_nbi`, by all threads of a warp with the same arguments."""
+def qp_get_block(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get`, by all threads of a block with the same arguments."""
+def qp_get_nbi_block(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get_nbi`, by all threads of a block with the same arguments."""
+
+def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
+    """Copy `nelems` strided elements of `src` (local) to `dst` (symmetric, on `pe`).
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
+
+    On return `src` may be changed; the data has arrived after `quiet`.
+
+    Strides are in elements, 1 or more. Both arrays must be contiguous and have the same dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
+    for warps.
+
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
+    """
+def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """As `iput`, in kernels, by all threads of a warp with the same arguments."""
+def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """As `iput`, in kernels, by all threads of a block with the same arguments."""
+
+def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
+    """Copy `nelems` strided elements of `src` (symmetric, on `pe`) to `dst` (local).
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
+
+    On return `dst` has the data.
+
+    Strides are in elements, 1 or more. Both arrays must be contiguous and have the same dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
+    for warps.
+
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
+    """
+def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """As `iget`, in kernels, by all threads of a warp with the same arguments."""
+def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """As `iget`, in kernels, by all threads of a block with the same arguments."""
 
 def atomic_fetch(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
     """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch.
@@ -240,6 +352,367 @@ def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = No
     Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
     Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
+    """
+
+def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. A PE that sees the signal also sees the data of this call.
+    Earlier puts are not ordered. OpenSHMEM 1.5: shmem_put_signal; NVSHMEM 3:
+    nvshmemx_put_signal_block.
+
+    On return `src` may be changed; the data has arrived after `quiet`.
+
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
+    """
+def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """As `put_signal`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the
+    data has arrived after `quiet`.
+    """
+def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """As `put_signal`, in kernels, by all threads of a warp with the same arguments."""
+def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """As `put_signal_nbi`, by all threads of a warp with the same arguments."""
+def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """As `put_signal`, in kernels, by all threads of a block with the same arguments."""
+def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """As `put_signal_nbi`, by all threads of a block with the same arguments."""
+
+def qp_put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """`put_signal(dst, src, signal, value, op, pe)` on the queue pair `qp`.
+
+    On return `src` may be changed; the data has arrived after `qp_quiet` or `quiet`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_put_signal, with the dtype in its name.
+    """
+def qp_put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal`. Non-blocking: do not change `src` until `flush`, `qp_quiet` or `quiet`; the
+    data has arrived after `qp_quiet` or `quiet`.
+    """
+def qp_put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal`, by all threads of a warp with the same arguments."""
+def qp_put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal_nbi`, by all threads of a warp with the same arguments."""
+def qp_put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal`, by all threads of a block with the same arguments."""
+def qp_put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal_nbi`, by all threads of a block with the same arguments."""
+
+def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
+    """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: call `fence` first. NVSHMEM 3:
+    nvshmemx_signal_op.
+    """
+
+def qp_signal_op(signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """`signal_op(signal, value, op, pe)` on the queue pair `qp`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_signal_op, with the dtype in its name.
+    """
+
+def signal_fetch(signal: Symmetric) -> int:
+    """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
+
+    Data that was put before the signal was updated is visible to the caller. OpenSHMEM 1.5:
+    shmem_signal_fetch.
+    """
+
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> int:
+    """Wait until element 0 of `signal` (uint64, own) satisfies `cmp` with `value`; return it.
+
+    The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
+    return the data put before the signal is visible to the calling thread, and to other threads of
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or wait for larger
+    values. To wait for several signals in one call, give an array of them to `wait_until_all`,
+    `wait_until_any` or `wait_until_some`: data that was put before those that satisfy `cmp` is then
+    visible, too. OpenSHMEM 1.5: shmem_signal_wait_until.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late
+    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
+    timeout (None) it waits indefinitely.
+    """
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
+    """Wait until element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until.
+
+    "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The
+    elements must be written by `p`, by an atomic operation or by a signal; data that the writer
+    ordered before that write is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late
+    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
+    timeout (None) it waits indefinitely.
+    """
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
+    """Wait until all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until_all.
+
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late
+    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
+    timeout (None) it waits indefinitely.
+    """
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
+    """As `wait_until_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: None = None) -> bool: ...
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
+    """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
+
+    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). Each call of a
+    PE begins its search one element further, as in NVSHMEM. OpenSHMEM 1.5: shmem_wait_until_any.
+
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns -1. It also
+    returns -1, at once, if there is nothing to wait for: check `status` to tell the two cases
+    apart. A condition that holds when the wait ends counts, however late that is. If it does not
+    hold, nothing is guaranteed about what other PEs wrote. Without a timeout (None) it waits
+    indefinitely.
+    """
+@overload
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+@overload
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
+    """As `wait_until_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
+@overload
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
+    """Wait until at least one element of `ivars` (symmetric, own) satisfies `cmp`.
+
+    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
+    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
+
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. On GPUs the dtype of `indices` must be
+    int64 or uint64. "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; data that
+    the writer ordered before that write is then visible to the calling thread. dtypes: int16,
+    int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns 0 and leaves
+    `indices` unchanged. It also returns 0, at once, if there is nothing to wait for: check `status`
+    to tell the two cases apart. A condition that holds when the wait ends counts, however late that
+    is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a timeout
+    (None) it waits indefinitely.
+    """
+@overload
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+@overload
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
+    """As `wait_until_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
+@overload
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+def test(ivar: Symmetric, cmp: int, value: int) -> bool:
+    """Return whether element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
+
+    OpenSHMEM 1.5: shmem_test.
+
+    "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The
+    elements must be written by `p`, by an atomic operation or by a signal; data that the writer
+    ordered before that write is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
+    """
+
+def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
+    """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
+
+    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
+
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
+    """As `test_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
+
+def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
+    """Return the index of an element of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
+
+    If several do, any of them. OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
+
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
+    """As `test_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
+
+def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
+    """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
+
+    `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
+
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. On GPUs the dtype of `indices` must be
+    int64 or uint64. "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; data that
+    the writer ordered before that write is then visible to the calling thread. dtypes: int16,
+    int32, int64, uint16, uint32, uint64.
+    """
+def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
+    """As `test_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
+
+def fence(*, stream: Any = None) -> None:
+    """Order the caller's earlier writes to each PE before its later writes to the same PE.
+
+    It orders per target PE and completes nothing: data may still be in transit on return. Common
+    mistake: `put(data)`, then `signal_op(flag)` without a fence between them. Writes on queue pairs
+    are ordered by `qp_fence`. OpenSHMEM 1.5: shmem_fence.
+    """
+
+def flush(*, stream: Any = None) -> None:
+    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
+
+    The data may arrive later, and in any order. `quiet` does the same and also waits for arrival.
+    NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp, nvshmemx_flush_block.
+    """
+def flush_warp() -> None:
+    """As `flush`, in kernels, by all threads of a warp with the same arguments."""
+def flush_block() -> None:
+    """As `flush`, in kernels, by all threads of a block with the same arguments."""
+
+def quiet(*, stream: Any = None) -> None:
+    """Complete the caller's earlier operations: on return all data has arrived, on every PE.
+
+    Common mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
+    """
+
+def qp_fence(pe: int, qps: Array) -> None:
+    """Order the caller's earlier writes to `pe` on the queue pairs `qps` before its later ones.
+
+    Both are writes on any of `qps`: those on other queue pairs, or without one, may come before or
+    after. It completes nothing. NVSHMEM 3: nvshmemx_qp_fence, nvshmemx_qp_fence_block.
+
+    `qps` is what `qp_create` returned, or a part of it. The caller's own stores, also through
+    `peer_array`, are treated like those writes.
+    """
+def qp_fence_warp(pe: int, qps: Array) -> None:
+    """As `qp_fence`, by all threads of a warp with the same arguments."""
+def qp_fence_block(pe: int, qps: Array) -> None:
+    """As `qp_fence`, by all threads of a block with the same arguments."""
+
+def qp_quiet(pe: int, qps: Array) -> None:
+    """Complete the caller's earlier operations to `pe` on the queue pairs `qps`.
+
+    On return their data has arrived, and their sources may be changed. Operations on other queue
+    pairs, or without one, may be incomplete. NVSHMEM 3: nvshmemx_qp_quiet, nvshmemx_qp_quiet_block.
+
+    `qps` is what `qp_create` returned, or a part of it. The caller's own stores, also through
+    `peer_array`, are treated like those writes.
+    """
+def qp_quiet_warp(pe: int, qps: Array) -> None:
+    """As `qp_quiet`, by all threads of a warp with the same arguments."""
+def qp_quiet_block(pe: int, qps: Array) -> None:
+    """As `qp_quiet`, by all threads of a block with the same arguments."""
+
+def team_my_pe(team: Team) -> int:
+    """Return the number of the calling PE in `team`; -1 for TEAM_INVALID.
+
+    OpenSHMEM 1.5: shmem_team_my_pe.
+    """
+
+def team_n_pes(team: Team) -> int:
+    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes."""
+
+def team_translate_pe(src_team: Team, src_pe: int, dst_team: Team) -> int:
+    """Return the number that PE `src_pe` of `src_team` has in `dst_team`; -1 if it has none.
+
+    With TEAM_WORLD as `dst_team` it is the number that `put` and the like take. OpenSHMEM 1.5:
+    shmem_team_translate_pe.
+    """
+
+def team_split_strided(parent: Team, start: int, stride: int, size: int) -> Team:
+    """Make a team of the PEs `start + k * stride` of `parent`, k from 0 to `size - 1`; return it.
+
+    PE k of the new team is the k-th of them. OpenSHMEM 1.5: shmem_team_split_strided.
+
+    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
+    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
+    """
+
+def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
+    """Lay `parent` out in rows of `xrange` PEs; return the caller's row and column as teams.
+
+    PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
+    OpenSHMEM 1.5: shmem_team_split_2d.
+
+    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
+    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
+    """
+
+def team_init(pes: Sequence[int]) -> Team:
+    """Make a team of any PEs of the job, in any order; return it. PE k of the team is `pes[k]`.
+
+    `pes` are numbers in TEAM_WORLD, each at most once. Collective over them: only they call, with
+    the same list; no other PE takes part. Waits for this PE's kernels. Raises `TeamError` on all of
+    them when there are as many teams as there can be. NVSHMEM 3: nvshmemx_team_init.
+    """
+
+def team_destroy(team: Team) -> None:
+    """Destroy `team`. Collective over it; waits for this PE's kernels.
+
+    Using it afterwards raises `TeamError`. The predefined teams stay. OpenSHMEM 1.5:
+    shmem_team_destroy.
     """
 
 def barrier(team: Team, *, stream: Any = None) -> None:
@@ -429,6 +902,68 @@ def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> N
     """As `reducescatter`, in kernels, by all threads of a warp with the same arguments."""
 def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a block with the same arguments."""
+
+def load_vector(array: Array, i: int, n: int, access: str = "weak") -> tuple[Scalar, ...]:
+    """Return elements `i` to `i + n` of `array`, as a tuple, at once. `n` is a literal.
+
+    `access`, written as a literal in the call, is "weak": a load as `array[i]`; "stream": the same,
+    of data that is not loaded again soon, and need not stay in caches; "relaxed.cta",
+    "relaxed.gpu", "relaxed.sys": atomic for the threads of the block, of the GPU, or of all PEs, so
+    a loop that polls loads each time; "acquire.cta", "acquire.gpu", "acquire.sys": the same, and
+    what follows sees what came before the "release" whose elements it has loaded. Atomic are 8
+    bytes at most: of more, each 8 on their own.
+
+    `array` is contiguous memory that this PE can load from and store to: its own, or that of
+    another PE (`peer_array`). Its elements are counted row by row. The elements moved have 1, 2, 4,
+    8 or 16 bytes in all, and begin at a multiple of that; or 32, 64 or 128, from a multiple of 16
+    on, with an access for each 16. Other places raise `ArgumentError` on the cpu backend, and end
+    the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++: cuda::atomic_ref.
+    """
+
+def store_vector(array: Array, i: int, value: tuple[Scalar, ...], access: str = "weak") -> None:
+    """Set elements `i` and following of `array` to those of the tuple `value`, at once.
+
+    Values are converted to the dtype of `array`. `access` is as in `load_vector`, with "release" in
+    the place of "acquire": what this thread has loaded and stored before, through `peer_array`,
+    too, and what others had when it synchronised with them, comes before. Only "release.sys" orders
+    stores for other PEs. It is no `fence`: puts, signals and the like need that.
+
+    `array` is contiguous memory that this PE can load from and store to: its own, or that of
+    another PE (`peer_array`). Its elements are counted row by row. The elements moved have 1, 2, 4,
+    8 or 16 bytes in all, and begin at a multiple of that; or 32, 64 or 128, from a multiple of 16
+    on, with an access for each 16. Other places raise `ArgumentError` on the cpu backend, and end
+    the kernel on a GPU. PTX ISA: ld, st, with vectors; CUDA C++: cuda::atomic_ref.
+    """
+
+def copy_async(dst: Array, i: int, src: Array, j: int, n: int) -> None:
+    """Begin to copy elements `j` to `j + n` of `src` to `i` and following of `dst`, shared memory.
+
+    One thread's piece of a tile: `n` is a literal, of 4, 8 or 16 bytes, and both begin at a
+    multiple of that. Arrays are contiguous, of one dtype; their elements are counted row by row,
+    from 0. `dst` is in the block's shared memory (`cuda.shared.array`); `src` is in global memory,
+    the PE's own or another one's (`peer_array`). Other places raise `ArgumentError` on the cpu
+    backend; on a GPU they end the kernel, and other memory is undefined. It is one instruction that
+    uses no register, and the thread goes on at once; 16 bytes go past the first-level cache. CUDA:
+    __pipeline_memcpy_async; PTX ISA: cp.async.
+
+    Until `copy_async_wait` do not change `src`, nor read or write `dst`.
+    """
+
+def copy_async_commit() -> None:
+    """Let the calling thread's copies since its last call be a group, which may be empty.
+
+    CUDA: __pipeline_commit; PTX ISA: cp.async.commit_group.
+    """
+
+def copy_async_wait(n: int) -> None:
+    """Wait until all but the last `n` groups of the calling thread's copies are complete.
+
+    `n` is a literal from 0 to 8. On return the thread may read what it has copied in those groups,
+    and `src` may be changed. Other threads see it once they have synchronised with this one:
+    `cuda.syncthreads()` after the wait, and once more before the memory is copied to again. Common
+    mistake: a barrier without the wait. `quiet` and barriers complete no such copies. CUDA:
+    __pipeline_wait_prior; PTX ISA: cp.async.wait_group.
+    """
 
 def put_ll_block(dst: Symmetric, src: Array, flag: int, pe: int) -> None:
     """Send `src` as units to the first elements of `dst` on `pe`, for `reduce_ll` to receive.
@@ -789,304 +1324,6 @@ def multimem_store_warp(dst: Symmetric, src: Array, team: Team) -> None:
 def multimem_store_block(dst: Symmetric, src: Array, team: Team) -> None:
     """As `multimem_store`, by all threads of a block with the same arguments."""
 
-def fence(*, stream: Any = None) -> None:
-    """Order the caller's earlier writes to each PE before its later writes to the same PE.
-
-    It orders per target PE and completes nothing: data may still be in transit on return. Common
-    mistake: `put(data)`, then `signal_op(flag)` without a fence between them. Writes on queue pairs
-    are ordered by `qp_fence`. OpenSHMEM 1.5: shmem_fence.
-    """
-
-def flush(*, stream: Any = None) -> None:
-    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
-
-    The data may arrive later, and in any order. `quiet` does the same and also waits for arrival.
-    NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp, nvshmemx_flush_block.
-    """
-def flush_warp() -> None:
-    """As `flush`, in kernels, by all threads of a warp with the same arguments."""
-def flush_block() -> None:
-    """As `flush`, in kernels, by all threads of a block with the same arguments."""
-
-def quiet(*, stream: Any = None) -> None:
-    """Complete the caller's earlier operations: on return all data has arrived, on every PE.
-
-    Common mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
-    """
-
-def qp_fence(pe: int, qps: Array) -> None:
-    """Order the caller's earlier writes to `pe` on the queue pairs `qps` before its later ones.
-
-    Both are writes on any of `qps`: those on other queue pairs, or without one, may come before or
-    after. It completes nothing. NVSHMEM 3: nvshmemx_qp_fence, nvshmemx_qp_fence_block.
-
-    `qps` is what `qp_create` returned, or a part of it. The caller's own stores, also through
-    `peer_array`, are treated like those writes.
-    """
-def qp_fence_warp(pe: int, qps: Array) -> None:
-    """As `qp_fence`, by all threads of a warp with the same arguments."""
-def qp_fence_block(pe: int, qps: Array) -> None:
-    """As `qp_fence`, by all threads of a block with the same arguments."""
-
-def qp_quiet(pe: int, qps: Array) -> None:
-    """Complete the caller's earlier operations to `pe` on the queue pairs `qps`.
-
-    On return their data has arrived, and their sources may be changed. Operations on other queue
-    pairs, or without one, may be incomplete. NVSHMEM 3: nvshmemx_qp_quiet, nvshmemx_qp_quiet_block.
-
-    `qps` is what `qp_create` returned, or a part of it. The caller's own stores, also through
-    `peer_array`, are treated like those writes.
-    """
-def qp_quiet_warp(pe: int, qps: Array) -> None:
-    """As `qp_quiet`, by all threads of a warp with the same arguments."""
-def qp_quiet_block(pe: int, qps: Array) -> None:
-    """As `qp_quiet`, by all threads of a block with the same arguments."""
-
-def my_pe() -> int:
-    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe."""
-
-def n_pes() -> int:
-    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
-
-def pe_accessible(pe: int) -> bool:
-    """Return whether operations can name PE `pe`: they can name every PE of the job.
-
-    True for 0 to `n_pes() - 1`, False for any other integer. OpenSHMEM 1.5: shmem_pe_accessible.
-    """
-
-def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
-    """Write `value` to element 0 of `dst` (symmetric, on `pe`).
-
-    The value has arrived after `quiet`. `value` is converted to the dtype of `dst`. To write
-    element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
-    """
-
-def qp_p(dst: Symmetric, value: Scalar, pe: int, qp: int) -> None:
-    """`p(dst, value, pe)` on the queue pair `qp`.
-
-    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
-    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
-    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
-    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_p, with the dtype in its name.
-    """
-
-def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
-    """Return element 0 of `src` (symmetric, on `pe`): the value it has at some time in the call.
-
-    To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
-    """
-
-def qp_g(src: Symmetric, pe: int, qp: int) -> Scalar:
-    """`g(src, pe)` on the queue pair `qp`.
-
-    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
-    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
-    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
-    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_g, with the dtype in its name.
-    """
-
-def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both arrays must be contiguous and have the same dtype; a smaller `dst` is an error.
-    `put_signal` tells `pe` that the data has arrived. Two puts may arrive in either order: where
-    the order matters, call `fence` between them. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM
-    3: nvshmemx_put_warp, nvshmemx_put_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
-    is on another machine, symmetric or registered.
-    """
-def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the data has
-    arrived after `quiet`.
-    """
-def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put`, in kernels, by all threads of a warp with the same arguments."""
-def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put_nbi`, by all threads of a warp with the same arguments."""
-def put_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put`, in kernels, by all threads of a block with the same arguments."""
-def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put_nbi`, by all threads of a block with the same arguments."""
-
-def qp_put(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
-    """`put(dst, src, pe)` on the queue pair `qp`.
-
-    On return `src` may be changed; the data has arrived after `qp_quiet` or `quiet`.
-
-    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
-    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
-    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
-    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_put, with the dtype in its name.
-    """
-def qp_put_nbi(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
-    """As `qp_put`. Non-blocking: do not change `src` until `flush`, `qp_quiet` or `quiet`; the data
-    has arrived after `qp_quiet` or `quiet`.
-    """
-def qp_put_warp(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
-    """As `qp_put`, by all threads of a warp with the same arguments."""
-def qp_put_nbi_warp(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
-    """As `qp_put_nbi`, by all threads of a warp with the same arguments."""
-def qp_put_block(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
-    """As `qp_put`, by all threads of a block with the same arguments."""
-def qp_put_nbi_block(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
-    """As `qp_put_nbi`, by all threads of a block with the same arguments."""
-
-def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both arrays must be contiguous and have the same dtype; a smaller `src` is an error. OpenSHMEM
-    1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    On return `dst` has the data.
-
-    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
-    is on another machine, symmetric or registered.
-    """
-def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
-def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get`, in kernels, by all threads of a warp with the same arguments."""
-def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get_nbi`, by all threads of a warp with the same arguments."""
-def get_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get`, in kernels, by all threads of a block with the same arguments."""
-def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get_nbi`, by all threads of a block with the same arguments."""
-
-def qp_get(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
-    """`get(dst, src, pe)` on the queue pair `qp`.
-
-    On return `dst` has the data.
-
-    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
-    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
-    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
-    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_get, with the dtype in its name.
-    """
-def qp_get_nbi(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
-    """As `qp_get`. Non-blocking: until `qp_quiet` or `quiet` do not change `src`, nor read `dst`.
-    """
-def qp_get_warp(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
-    """As `qp_get`, by all threads of a warp with the same arguments."""
-def qp_get_nbi_warp(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
-    """As `qp_get_nbi`, by all threads of a warp with the same arguments."""
-def qp_get_block(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
-    """As `qp_get`, by all threads of a block with the same arguments."""
-def qp_get_nbi_block(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
-    """As `qp_get_nbi`, by all threads of a block with the same arguments."""
-
-def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
-    """Copy `nelems` strided elements of `src` (local) to `dst` (symmetric, on `pe`).
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Strides are in elements, 1 or more. Both arrays must be contiguous and have the same dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
-    for warps.
-
-    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
-    is on another machine, symmetric or registered.
-    """
-def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iput`, in kernels, by all threads of a warp with the same arguments."""
-def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iput`, in kernels, by all threads of a block with the same arguments."""
-
-def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
-    """Copy `nelems` strided elements of `src` (symmetric, on `pe`) to `dst` (local).
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `dst` has the data.
-
-    Strides are in elements, 1 or more. Both arrays must be contiguous and have the same dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
-    for warps.
-
-    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
-    is on another machine, symmetric or registered.
-    """
-def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iget`, in kernels, by all threads of a warp with the same arguments."""
-def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iget`, in kernels, by all threads of a block with the same arguments."""
-
-def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. A PE that sees the signal also sees the data of this call.
-    Earlier puts are not ordered. OpenSHMEM 1.5: shmem_put_signal; NVSHMEM 3:
-    nvshmemx_put_signal_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
-    is on another machine, symmetric or registered.
-    """
-def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the
-    data has arrived after `quiet`.
-    """
-def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels, by all threads of a warp with the same arguments."""
-def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal_nbi`, by all threads of a warp with the same arguments."""
-def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels, by all threads of a block with the same arguments."""
-def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal_nbi`, by all threads of a block with the same arguments."""
-
-def qp_put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
-    """`put_signal(dst, src, signal, value, op, pe)` on the queue pair `qp`.
-
-    On return `src` may be changed; the data has arrived after `qp_quiet` or `quiet`.
-
-    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
-    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
-    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
-    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_put_signal, with the dtype in its name.
-    """
-def qp_put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
-    """As `qp_put_signal`. Non-blocking: do not change `src` until `flush`, `qp_quiet` or `quiet`; the
-    data has arrived after `qp_quiet` or `quiet`.
-    """
-def qp_put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
-    """As `qp_put_signal`, by all threads of a warp with the same arguments."""
-def qp_put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
-    """As `qp_put_signal_nbi`, by all threads of a warp with the same arguments."""
-def qp_put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
-    """As `qp_put_signal`, by all threads of a block with the same arguments."""
-def qp_put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
-    """As `qp_put_signal_nbi`, by all threads of a block with the same arguments."""
-
-def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
-    """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: call `fence` first. NVSHMEM 3:
-    nvshmemx_signal_op.
-    """
-
-def qp_signal_op(signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
-    """`signal_op(signal, value, op, pe)` on the queue pair `qp`.
-
-    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
-    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
-    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
-    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_signal_op, with the dtype in its name.
-    """
-
-def signal_fetch(signal: Symmetric) -> int:
-    """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
-
-    Data that was put before the signal was updated is visible to the caller. OpenSHMEM 1.5:
-    shmem_signal_fetch.
-    """
-
 def ask_smem(amount: int) -> int:
     """Return how many bytes of shared memory a block gives to NVSHMEM with `give_smem`.
 
@@ -1134,58 +1371,6 @@ def release_smem() -> None:
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
-def team_my_pe(team: Team) -> int:
-    """Return the number of the calling PE in `team`; -1 for TEAM_INVALID.
-
-    OpenSHMEM 1.5: shmem_team_my_pe.
-    """
-
-def team_n_pes(team: Team) -> int:
-    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes."""
-
-def team_translate_pe(src_team: Team, src_pe: int, dst_team: Team) -> int:
-    """Return the number that PE `src_pe` of `src_team` has in `dst_team`; -1 if it has none.
-
-    With TEAM_WORLD as `dst_team` it is the number that `put` and the like take. OpenSHMEM 1.5:
-    shmem_team_translate_pe.
-    """
-
-def team_split_strided(parent: Team, start: int, stride: int, size: int) -> Team:
-    """Make a team of the PEs `start + k * stride` of `parent`, k from 0 to `size - 1`; return it.
-
-    PE k of the new team is the k-th of them. OpenSHMEM 1.5: shmem_team_split_strided.
-
-    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
-    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
-    all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
-    """
-
-def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
-    """Lay `parent` out in rows of `xrange` PEs; return the caller's row and column as teams.
-
-    PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
-    OpenSHMEM 1.5: shmem_team_split_2d.
-
-    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
-    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
-    all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
-    """
-
-def team_init(pes: Sequence[int]) -> Team:
-    """Make a team of any PEs of the job, in any order; return it. PE k of the team is `pes[k]`.
-
-    `pes` are numbers in TEAM_WORLD, each at most once. Collective over them: only they call, with
-    the same list; no other PE takes part. Waits for this PE's kernels. Raises `TeamError` on all of
-    them when there are as many teams as there can be. NVSHMEM 3: nvshmemx_team_init.
-    """
-
-def team_destroy(team: Team) -> None:
-    """Destroy `team`. Collective over it; waits for this PE's kernels.
-
-    Using it afterwards raises `TeamError`. The predefined teams stay. OpenSHMEM 1.5:
-    shmem_team_destroy.
-    """
-
 def trace_range_start(name: str) -> int:
     """Begin a range of the trace, and return its number, for `trace_range_end`.
 
@@ -1205,188 +1390,3 @@ def trace_range_end(number: int) -> None:
 
     Another thread of the block, or a later kernel, may end it. NVTX: nvtxRangeEnd.
     """
-
-@overload
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> int:
-    """Wait until element 0 of `signal` (uint64, own) satisfies `cmp` with `value`; return it.
-
-    The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
-    return the data put before the signal is visible to the calling thread, and to other threads of
-    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or wait for larger
-    values. To wait for several signals in one call, give an array of them to `wait_until_all`,
-    `wait_until_any` or `wait_until_some`: data that was put before those that satisfy `cmp` is then
-    visible, too. OpenSHMEM 1.5: shmem_signal_wait_until.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
-    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
-    condition held: True or False. A condition that holds when the wait ends counts, however late
-    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
-    timeout (None) it waits indefinitely.
-    """
-@overload
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-@overload
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
-@overload
-def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
-    """Wait until element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
-
-    OpenSHMEM 1.5: shmem_wait_until.
-
-    "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The
-    elements must be written by `p`, by an atomic operation or by a signal; data that the writer
-    ordered before that write is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
-    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
-    condition held: True or False. A condition that holds when the wait ends counts, however late
-    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
-    timeout (None) it waits indefinitely.
-    """
-@overload
-def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-@overload
-def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
-@overload
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
-    """Wait until all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
-
-    OpenSHMEM 1.5: shmem_wait_until_all.
-
-    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
-    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
-    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
-    atomic operation or by a signal; data that the writer ordered before that write is then visible
-    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
-    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
-    condition held: True or False. A condition that holds when the wait ends counts, however late
-    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
-    timeout (None) it waits indefinitely.
-    """
-@overload
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-@overload
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-@overload
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
-    """As `wait_until_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-@overload
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: None = None) -> bool: ...
-@overload
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
-@overload
-def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
-
-    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). Each call of a
-    PE begins its search one element further, as in NVSHMEM. OpenSHMEM 1.5: shmem_wait_until_any.
-
-    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
-    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
-    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
-    atomic operation or by a signal; data that the writer ordered before that write is then visible
-    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
-    does not hold; 0 polls once, after yielding to the other threads. It then returns -1. It also
-    returns -1, at once, if there is nothing to wait for: check `status` to tell the two cases
-    apart. A condition that holds when the wait ends counts, however late that is. If it does not
-    hold, nothing is guaranteed about what other PEs wrote. Without a timeout (None) it waits
-    indefinitely.
-    """
-@overload
-def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-@overload
-def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """As `wait_until_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-@overload
-def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
-@overload
-def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until at least one element of `ivars` (symmetric, own) satisfies `cmp`.
-
-    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
-    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
-
-    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
-    excluded. On GPUs its dtype must be int32 or uint32. On GPUs the dtype of `indices` must be
-    int64 or uint64. "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; data that
-    the writer ordered before that write is then visible to the calling thread. dtypes: int16,
-    int32, int64, uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
-    does not hold; 0 polls once, after yielding to the other threads. It then returns 0 and leaves
-    `indices` unchanged. It also returns 0, at once, if there is nothing to wait for: check `status`
-    to tell the two cases apart. A condition that holds when the wait ends counts, however late that
-    is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a timeout
-    (None) it waits indefinitely.
-    """
-@overload
-def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-@overload
-def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """As `wait_until_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-@overload
-def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
-def test(ivar: Symmetric, cmp: int, value: int) -> bool:
-    """Return whether element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
-
-    OpenSHMEM 1.5: shmem_test.
-
-    "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The
-    elements must be written by `p`, by an atomic operation or by a signal; data that the writer
-    ordered before that write is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-    """
-
-def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
-    """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
-
-    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
-
-    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
-    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
-    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
-    atomic operation or by a signal; data that the writer ordered before that write is then visible
-    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
-    """
-def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
-    """As `test_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-
-def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
-    """Return the index of an element of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
-
-    If several do, any of them. OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
-
-    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
-    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
-    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
-    atomic operation or by a signal; data that the writer ordered before that write is then visible
-    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
-    """
-def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
-    """As `test_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-
-def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
-    """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
-
-    `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
-
-    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
-    excluded. On GPUs its dtype must be int32 or uint32. On GPUs the dtype of `indices` must be
-    int64 or uint64. "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; data that
-    the writer ordered before that write is then visible to the calling thread. dtypes: int16,
-    int32, int64, uint16, uint32, uint64.
-    """
-def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
-    """As `test_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""

@@ -1,22 +1,9 @@
 """The operation table, read by every room and importing none of them: a file per family."""
 
-from gpushmem.ops import (
-    accesses,
-    atomics,
-    collectives,
-    constants,
-    ll,
-    local,
-    memory,
-    ordering,
-    pes,
-    rma,
-    signals,
-    smem,
-    teams,
-    tracing,
-    waits,
-)
+# ruff: noqa: I001  (the families are in the order of the pages)
+
+from gpushmem.ops import constants, pes, rma, atomics, signals, waits, ordering, teams
+from gpushmem.ops import collectives, accesses, ll, local, memory, smem, tracing
 from gpushmem.ops.constants import *  # noqa: F403
 from gpushmem.ops.row import OPS, Op, host
 
