@@ -116,7 +116,7 @@ def test_other_pieces_are_refused(alone, call, text):
         ("_wait(9)", "n must be an integer from 0 to 8, written in the call, not 9"),
         ("_wait(-1)", "n must be an integer from 0 to 8"),
         ("(x, 0, x, 0, n)", "n must be an integer written in the call, not int64"),
-        ("(x, 0, x, 0, 3)", "3 elements of float32 are 12 bytes; one access has 4, 8 or 16"),
+        ("(x, 0, x, 0, 3)", "3 elements of float32 are 12 bytes; a vector has 4, 8 or 16"),
     ],
 )
 def test_other_numbers_do_not_compile(alone, call, text):

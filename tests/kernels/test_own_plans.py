@@ -159,7 +159,7 @@ SHAPES = (
     ("GemmAllReduce", GEMM | {"threads": 256}, H100, (256, 132)),
     ("Jacobi", {"shape": (9, 9)}, (66, 9), (512, 66)),
     ("HaloExchange", {"shape": (9, 9), "width": 1}, B200, (256, 148)),
-    ("ExpertParallel", {"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2}, H100, (128, 32)),
+    ("ExpertParallel", {"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2}, H100, (256, 66)),
 )
 
 
