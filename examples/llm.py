@@ -44,7 +44,7 @@ from gpushmem.torch.pipeline import Pipeline  # noqa: E402
 SEQUENCE, BATCH, MICROBATCHES, VOCABULARY = 128, 24, 4, 128
 HIDDEN, HEADS, INNER, EXPERTS, TOP_K, BLOCKS = 64, 4, 128, 4, 2, 4
 PROMPT, PAGE = 32, 8  # tokens
-RULES = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.01}
+RULES = {"lr": 1e-2, "betas": (0.9, 0.95), "weight_decay": 0.01}
 KEEP_EVERY = 10  # steps
 torch.set_num_threads(1)
 ops = torch.ops.gpushmem
@@ -392,6 +392,8 @@ def serve(state, prompt, count):
             for block in model.blocks.values():
                 block.attention = writer
             token = prompt[PROMPT]
+            if rank == WRITERS[0]:
+                print(bytes(prompt.tolist()).decode(), end="", flush=True)
             for position in range(PROMPT, PROMPT + count):
                 writer.at(position)
                 model.at = torch.tensor([position])
@@ -435,8 +437,6 @@ state = whole_weights(model)
 if leads:
     print(f"{ranks} ranks: loss {losses[0]:.4f} -> {losses[-1]:.4f} in {trained:.1f} s; it writes:")
 prompt, began = text[: PROMPT + 1], time.perf_counter()
-if leads:
-    print(bytes(prompt.tolist()).decode(), end="", flush=True)
 written = serve(state, prompt, args.write)
 seconds = time.perf_counter() - began
 if leads:
