@@ -63,10 +63,11 @@ def picture(name, operation, times):
                 tab = browser.new_page(viewport=VIEWPORT, color_scheme=theme)
                 tab.goto(shown.as_uri())
                 tab.wait_for_selector("body[data-ready]")
-                if n_pes > 2:
-                    tab.evaluate("trace.timeline.showArrows = false, trace.timeline.expand(false)")
+                few = n_pes == 2  # with more, arrows would hide all else
+                tab.evaluate("few => { trace.timeline.showArrows = few }", few)
                 tab.add_script_tag(path=HERE / "svg_pen.js")
-                svg = tab.evaluate("span => draw(...span)", [began - margin, ended + margin])
+                shows = [began - margin, ended + margin, few]
+                svg = tab.evaluate("shows => draw(...shows)", shows)
                 (HERE / f"{name}-{theme}.svg").write_text(svg)
 
 

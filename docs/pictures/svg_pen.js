@@ -1,5 +1,5 @@
 // What the page's timeline draws on its canvas, as SVG: a pen with those of a canvas's methods that
-// it uses. `draw` returns the picture of a span of time, with all PEs open.
+// it uses. `draw` returns the picture of a span of time, with all PEs open, or none.
 
 const round = (x) => Math.round(x * 10) / 10;
 const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");
@@ -55,9 +55,9 @@ class SvgPen {
   }
 }
 
-function draw(from, to) {
+function draw(from, to, open) {
   const { timeline } = trace;
-  timeline.expand(true);
+  timeline.expand(open);
   timeline.view.style.maxHeight = timeline.view.style.height = `${timeline.height + 2}px`;
   timeline.show(from, to);
   timeline.pen = new SvgPen();
