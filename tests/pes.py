@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import time
 from contextlib import contextmanager
 from functools import cache
 
@@ -95,6 +96,19 @@ def whole_warps(n_threads, algorithm=""):
 def repeated(n, if_checked=30):
     """How often a test repeats something: seldom where all that happens is recorded."""
     return min(n, if_checked) if CHECKED else n
+
+
+def lateness(often, seconds):
+    """A function that waits in this share of its calls: PEs are late, each at times of its own."""
+    import gpushmem as shmem
+
+    chance = np.random.default_rng(shmem.my_pe())
+
+    def late():
+        if chance.random() < often:
+            time.sleep(seconds)
+
+    return late
 
 
 def some_of(cases, if_checked=4):

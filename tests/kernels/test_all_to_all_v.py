@@ -1,7 +1,5 @@
 """Rows for each PE, as many as their sender says: all-to-all and all-gather, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import AllGatherV, AllToAllV, Arena
@@ -10,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpushmem as shmem
-from tests.pes import repeated, sendable, to_send, whole_warps
+from tests.pes import lateness, repeated, sendable, to_send, whole_warps
 
 # The second dtype: others are compiled for sweeps only.
 PES = (
@@ -86,14 +84,13 @@ def test_many_calls_without_a_barrier(run_pes, kind):
         me, n = shmem.my_pe(), shmem.n_pes()
         plan = kind(rows=64, dtype="int64", blocks=2, threads=whole_warps(4))
         plan.piece = 16
-        received, late = shmem.device_array(n, "int64"), np.random.default_rng(me)
+        received, late = shmem.device_array(n, "int64"), lateness(0.05, 0.01)
         out = shmem.device_array(150 * n, "int64")
         for call in range(calls):
             counts = numbers(kind, n, 150, call)
             arrays = [rows_of(kind, counts, pe, (), "int64", call) for pe in range(n)]
             called(plan, to_send(arrays[me]), counts[me], out, received)
-            if late.random() < 0.05:
-                time.sleep(0.01)
+            late()
             got = out.numpy()[: counts[:, me].sum()]
             np.testing.assert_array_equal(got, wanted(kind, arrays, counts, me), f"call {call}")
         shmem.finalize()

@@ -1,7 +1,5 @@
 """Ring attention and its gradients by PyTorch's attention, in streams' order, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import RingAttention, RingAttentionBackward, ring_attention
@@ -9,7 +7,7 @@ from gpushmem.kernels import RingAttention, RingAttentionBackward, ring_attentio
 import gpushmem as shmem
 from tests.kernels.test_ring_attention import batch, run
 from tests.later import later
-from tests.pes import repeated, to_send
+from tests.pes import lateness, repeated, to_send
 
 later("torch")
 pytestmark = pytest.mark.timeout(200)
@@ -62,14 +60,13 @@ def in_order(calls):
     me, n, stream = shmem.my_pe(), shmem.n_pes(), shmem.stream(nonblocking=True)
     sizes = {"tokens": 4, "heads": 2, "head_dim": 4, "dtype": "float32", "method": "library"}
     forward, backward = RingAttention(**sizes), RingAttentionBackward(**sizes)
-    late, shape = np.random.default_rng(me), (4, 2, 4)
+    late, shape = lateness(0.1, 0.005), (4, 2, 4)
     q, k = (to_send(np.zeros(shape, "float32")) for _ in range(2))
     v, dout, out, dq, dk, dv = (to_send(np.zeros(shape, "float32")) for _ in range(6))
     lse, kept = shmem.device_array((2, 4), "float32"), []
 
     def fill(call, handle):
-        if late.random() < 0.1:
-            time.sleep(0.005)
+        late()
         np.asarray(v)[:], np.asarray(dout)[:] = 1000 * me + call, call
 
     def keep(handle):

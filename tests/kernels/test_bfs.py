@@ -1,6 +1,5 @@
 """Breadth-first searches over PEs, against NumPy."""
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +8,7 @@ from gpushmem.kernels import BFS
 from gpushmem.kernels.bfs import reference
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, whole_warps
+from tests.pes import lateness, repeated, some_of, whole_warps
 
 LAUNCHES = ((1, 1), (2, 32), (3, 64))
 ABCD = 0.57, 0.19, 0.19, 0.05  # of Graph500
@@ -106,13 +105,12 @@ def test_distances_are_numpys(run_pes, n_pes, kinds):
 
 def many_searches(calls):
     shmem.init()
-    me, n, late = shmem.my_pe(), shmem.n_pes(), np.random.default_rng(shmem.my_pe())
+    me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.05, 0.005)
     graphs, results = cut(rmat(5, 3, 5), [8] * n), results_for(8)
     with BFS(graphs[me], blocks=2, threads=whole_warps(32)) as plan:
         for call in range(calls):
             check(plan, graphs, 7 * call % 32, me, results)
-            if late.random() < 0.05:
-                time.sleep(0.005)
+            late()
     shmem.finalize()
 
 

@@ -1,13 +1,11 @@
 """All-gather, all-to-all, reduce-scatter, scan and broadcast as plans, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import AllGather, AllToAll, Broadcast, ExclusiveScan, ReduceScatter
 
 import gpushmem as shmem
-from tests.pes import repeated, sendable, to_send, whole_warps
+from tests.pes import lateness, repeated, sendable, to_send, whole_warps
 
 SIZES = (0, 1, 7, 33, 1000)
 SHAPES = tuple((blocks, whole_warps(threads)) for blocks, threads in ((2, 4), (3, 32)))
@@ -83,12 +81,11 @@ def test_many_calls_without_a_barrier(run_pes, kind):
         plan = kind(**options, blocks=2, threads=whole_warps(4))
         plan.piece = 32
         x, out = sendable(shmem.device_array(of_x, "int64")), shmem.device_array(of_out, "int64")
-        late = np.random.default_rng(me)
+        late = lateness(0.05, 0.01)
         for call in range(calls):
             x.copy_from((np.arange(of_x) + 100_000 * me + call).astype("int64"))
             got = called(plan, x, out)
-            if late.random() < 0.05:
-                time.sleep(0.01)
+            late()
             each = np.arange(n * size).reshape(n, size)
             parts = [each + 100_000 * pe + call for pe in range(n)]
             np.testing.assert_array_equal(got.numpy(), wanted(kind, parts, me), f"call {call}")

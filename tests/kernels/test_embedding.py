@@ -1,14 +1,12 @@
 """Sums of rows of a table that is cut among PEs, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import EmbeddingBags
 from gpushmem.kernels.embedding import reference
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, repeated, some_of, to_send, whole_warps
 
 SIZES = {"rows": 41, "dim": 10, "bags": 9, "most": 5}
 LAUNCHES = ((1, 64), (2, 32), (3, 32))
@@ -63,14 +61,13 @@ def test_sums_are_numpys(run_pes, n_pes, dtypes):
 
 def many_calls(calls):
     shmem.init()
-    late, sizes = np.random.default_rng(shmem.my_pe()), SIZES | {"bags": 3}
+    late, sizes = lateness(0.03, 0.005), SIZES | {"bags": 3}
     whole = 1000.0 * np.arange(41)[:, None] + np.arange(10)
     out = shmem.device_array((3, 10), "float64")
     options = {"column_parts": 2, "dtype": "float64", "threads": whole_warps(32), "blocks": 2}
     with EmbeddingBags(**sizes, **options) as plan:
         for call in range(calls):
-            if late.random() < 0.03:
-                time.sleep(0.005)
+            late()
             check(plan, whole + call, call, sizes, out)
     shmem.finalize()
 

@@ -1,14 +1,12 @@
 """Fourier transforms over PEs, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import FFT
 from gpushmem.kernels.fft import reference
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, repeated, some_of, to_send, whole_warps
 
 SHAPES = ((16, 64), (8, 8), (64, 8), (8, 16, 4), (16, 8, 32), (128, 16), (8, 8, 1), (32, 8, 2))
 LAUNCHES = ((1, 1), (2, 32), (3, 48))
@@ -22,7 +20,7 @@ def numbers(shape, call):
 
 def there_and_back(shape, dtype, blocks, threads, calls=2):
     """Transform, compare, and transform back; PEs are late now and then."""
-    me, n, late = shmem.my_pe(), shmem.n_pes(), np.random.default_rng(shmem.my_pe())
+    me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.05, 0.005)
     launch = {"blocks": blocks, "threads": whole_warps(threads), "dtype": dtype}
     swapped = shape[1], shape[0], *shape[2:]
     with FFT(shape=shape, **launch) as plan, FFT(shape=swapped, inverse=True, **launch) as back:
@@ -36,8 +34,7 @@ def there_and_back(shape, dtype, blocks, threads, calls=2):
             x.copy_from(whole[plan.rows.start : plan.rows.stop])
             plan(x, out=out)
             want = reference(whole, n, me)
-            if late.random() < 0.05:
-                time.sleep(0.005)
+            late()
             np.testing.assert_allclose(out.numpy(), want, atol=OFF[dtype] * abs(want).max())
             x.copy_from(0)
             back(out, out=x)

@@ -1,13 +1,11 @@
 """Attention to keys that are cut among PEs, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels.flash_decode import FlashDecode, reference
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, repeated, some_of, to_send, whole_warps
 
 PAGES, PAGE_SIZE = 40, 8
 SIZES = {"batch": 3, "queries": 2, "heads": 6, "kv_heads": 3, "head_dim": 16, "pages": PAGES,
@@ -109,7 +107,7 @@ FEW = {"batch": 1, "queries": 1, "heads": 2, "kv_heads": 1, "most_pages": 2, "pa
 
 def many_calls(calls):
     shmem.init()
-    me, n, late = shmem.my_pe(), shmem.n_pes(), np.random.default_rng(shmem.my_pe())
+    me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.03, 0.005)
     jobs = [Job(k, n, SIZES | FEW, "float32") for k in range(7)]
     wanted = [job.wanted() for job in jobs]
     given = [
@@ -119,8 +117,7 @@ def many_calls(calls):
     out = shmem.device_array(jobs[0].q.shape, "float32")
     with FlashDecode(**SIZES | FEW, dtype="float32", blocks=2, threads=whole_warps(32)) as plan:
         for call in range(calls):
-            if late.random() < 0.03:
-                time.sleep(0.005)
+            late()
             plan(*given[call % 7], out=out)
             if call % 5 == 0 or call == calls - 1:
                 np.testing.assert_allclose(out.numpy(), wanted[call % 7], atol=1e-5)

@@ -8,7 +8,7 @@ from gpushmem.kernels.kv_transfer import KVTransfer, TransferFailed, reference
 from gpushmem.kernels.wire import WIRES
 
 import gpushmem as shmem
-from tests.pes import repeated, to_send, whole_warps
+from tests.pes import lateness, repeated, to_send, whole_warps
 
 LAYERS, PAGES, PAGE_SIZE, DIM = 2, 7, 3, 16
 MINE, THEIRS = [4, 1, 5], [0, 6, 2]
@@ -163,11 +163,10 @@ def many_requests(calls):
     shmem.init()
     me = shmem.my_pe()
     plan = plan_for(2, kv_heads=2, prefill=(0, 1), decode=(2,), requests=3)
-    rng, late = np.random.default_rng(1), np.random.default_rng(me)
+    rng, late = np.random.default_rng(1), lateness(0.05, 0.01)
     table = [(rng.permutation(PAGES)[:2].tolist(), 2 * (r % 3)) for r in range(calls)]
     for request, (mine, its) in enumerate(table):
-        if late.random() < 0.05:
-            time.sleep(0.01)
+        late()
         if me == request % 2:
             fill(plan, request)
             plan.start(request, mine)

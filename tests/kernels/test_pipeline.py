@@ -1,7 +1,5 @@
 """Pipelines: channels with credits, and layers that are trained by one kernel, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import (
@@ -20,7 +18,7 @@ from numba import cuda
 
 import gpushmem as shmem
 from gpushmem.trace import load
-from tests.pes import repeated, sendable, some_of, to_send, whole_warps
+from tests.pes import lateness, repeated, sendable, some_of, to_send, whole_warps
 
 PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 5, 8)))
 SIZES = {"rows": 5, "hidden": 12, "layers": 2}
@@ -104,7 +102,7 @@ def test_gradients_are_those_of_one_process(run_pes, n_pes, cases):
 def many_calls(calls):
     """Stages are late now and then; items are numbered on, through all calls."""
     shmem.init()
-    me, n, late = shmem.my_pe(), shmem.n_pes(), np.random.default_rng(shmem.my_pe())
+    me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.05, 0.01)
     small = {"rows": 3, "hidden": 4, "layers": 1}
     jobs = [Job(k, n, 4, "float32", **small) for k in range(5)]
     given = [[to_send(x) for x in (job.weights[me::n].copy(), job.x, job.target)] for job in jobs]
@@ -113,8 +111,7 @@ def many_calls(calls):
         threads=whole_warps(4),
     ) as plan:  # fmt: skip
         for call in range(calls):
-            if late.random() < 0.05:
-                time.sleep(0.01)
+            late()
             found = trained(plan, jobs[call % 5], me, given[call % 5])
             check(plan, jobs[call % 5], me, 1e-4, found)
     shmem.finalize()
@@ -202,7 +199,7 @@ def item_of(stage, k, back=False):
 def sent_by_hosts(rounds, window, kind):
     """Each stage adds 1 to what it gets, in the order of a schedule, and now and then is late."""
     shmem.init()
-    me, n, late = shmem.my_pe(), shmem.n_pes(), np.random.default_rng(shmem.my_pe())
+    me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.05, 0.005)
     table = schedule(kind, n, 2 * n).table[me].tolist()
     with PipelineExchange(shape=(3, 11), dtype="float32", window=window) as plan:
         x = sendable(shmem.device_array((3, 11), "float32"))
@@ -212,8 +209,7 @@ def sent_by_hosts(rounds, window, kind):
                 if action == 3:
                     continue
                 first = me == (n - 1 if back else 0)
-                if late.random() < 0.05:
-                    time.sleep(0.005)
+                late()
                 if first:
                     x.copy_from(item_of(call, k, back).reshape(3, 11))
                 else:

@@ -1,7 +1,5 @@
 """Sorting over PEs, by kernels and by the library, against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import SampleSort
@@ -10,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpushmem as shmem
-from tests.pes import ON_GPUS, repeated, to_send
+from tests.pes import ON_GPUS, lateness, repeated, to_send
 
 PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 5, 8)))
 POISON = 77
@@ -107,7 +105,7 @@ def test_pairs_of_several_blocks_in_two_teams(run_pes, method):
         shmem.init()
         me = shmem.my_pe()
         teams = [shmem.team_split_strided(shmem.TEAM_WORLD, start, 2, 2) for start in (0, 1)]
-        team, late = teams[me % 2], np.random.default_rng(me)
+        team, late = teams[me % 2], lateness(0.1, 0.01)
         options = {"values": "int64", "method": method, "blocks": 2, "threads": 4}
         plan = SampleSort(size=size, dtype="int64", team=team, **options)
         out, out_values = (shmem.device_array(plan.capacity, kind) for kind in ("int64", "int64"))
@@ -117,8 +115,7 @@ def test_pairs_of_several_blocks_in_two_teams(run_pes, method):
             values = [1000 * pe + np.arange(size) for pe in (0, 1)]
             given = to_send(keys[me // 2]), to_send(values[me // 2])
             plan(given[0], values=given[1], out=out, out_values=out_values, received=received)
-            if late.random() < 0.1:
-                time.sleep(0.01)
+            late()
             total, wanted = received.numpy().sum(), reference(keys, values)
             part = slice(None, total) if me < 2 else slice(2 * size - total, None)
             for x, y in zip((out, out_values), wanted, strict=True):

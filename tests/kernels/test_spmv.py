@@ -1,6 +1,5 @@
 """Sparse matrices times vectors over PEs, against NumPy."""
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +8,7 @@ from gpushmem.kernels import SpMV
 from gpushmem.kernels.spmv import reference
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, repeated, some_of, to_send, whole_warps
 
 LAUNCHES = ((1, 1), (2, 32), (3, 48))
 OFF = {"float32": 1e-5, "float64": 1e-13}
@@ -93,7 +92,7 @@ def test_products_are_numpys(run_pes, n_pes, kinds, dtypes):
 def power_iteration(calls):
     """Each call multiplies what the one before gave; PEs are late now and then."""
     shmem.init()
-    me, n, late = shmem.my_pe(), shmem.n_pes(), np.random.default_rng(shmem.my_pe())
+    me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.03, 0.005)
     sizes = [40] * n
     every = matrices("some", sizes, "float64")
     for matrix in every:  # no larger, and no smaller
@@ -104,8 +103,7 @@ def power_iteration(calls):
         for call in range(calls):
             plan(two[call % 2], out=two[1 - call % 2])
             x = reference(every, x)
-            if late.random() < 0.03:
-                time.sleep(0.005)
+            late()
         mine = two[calls % 2].numpy()
         np.testing.assert_allclose(mine, x[40 * me : 40 * me + 40], rtol=1e-6, atol=1e-9)
     shmem.finalize()

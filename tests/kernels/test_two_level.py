@@ -1,7 +1,5 @@
 """Two levels, of PEs that behave as on several nodes: all-reduces, rows; against NumPy."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import AllReduce, AllReduceRMSNorm, AllToAllV, Arena
@@ -10,7 +8,7 @@ from gpushmem.kernels.all_to_all_v import reference
 import gpushmem as shmem
 from gpushmem.start.launch import local
 from tests import pes
-from tests.pes import repeated, to_send, whole_warps
+from tests.pes import lateness, repeated, to_send, whole_warps
 
 PES = [(4, 2), (6, 3), *(pytest.param(*p, marks=pytest.mark.sweep) for p in ((6, 2), (3, 3)))]
 PAINT = np.float32(-1e30)
@@ -91,11 +89,10 @@ def test_many_calls_without_a_barrier(run_pes, on_nodes):
         )
         for level in plan._levels._plans:
             level.piece = 32
-        x, late = to_send(np.zeros(size, "int64")), np.random.default_rng(me)
+        x, late = to_send(np.zeros(size, "int64")), lateness(0.05, 0.01)
         for call in range(calls):
             x.copy_from(np.arange(size) + 100_000 * me + call)
-            if late.random() < 0.05:
-                time.sleep(0.01)
+            late()
             plan(x)
             wanted = n * (np.arange(size) + call) + 50_000 * n * (n - 1)
             np.testing.assert_array_equal(x.numpy(), wanted, f"call {call}")
@@ -176,7 +173,7 @@ def test_rows_arrive_in_the_order_of_their_sources(run_pes, on_nodes, n_pes, n_n
 
     def body():
         shmem.init()
-        me, n, most, late = shmem.my_pe(), shmem.n_pes(), 40, np.random.default_rng(shmem.my_pe())
+        me, n, most, late = shmem.my_pe(), shmem.n_pes(), 40, lateness(0.05, 0.01)
         plan = AllToAllV(
             rows=most * n, row=(2,), dtype="int64", algorithm="two_level", blocks=2,
             threads=whole_warps(4),
@@ -187,8 +184,7 @@ def test_rows_arrive_in_the_order_of_their_sources(run_pes, on_nodes, n_pes, n_n
             arrays = [
                 1000 * p + np.arange(2 * c.sum()).reshape(-1, 2) for p, c in enumerate(counts)
             ]
-            if late.random() < 0.05:
-                time.sleep(0.01)
+            late()
             plan(to_send(arrays[me]), shmem.to_device(counts[me]), out=out, received=received)
             np.testing.assert_array_equal(received.numpy(), counts[:, me])
             got = out.numpy()[: counts[:, me].sum()]

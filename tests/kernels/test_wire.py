@@ -1,7 +1,5 @@
 """Numbers as 8-bit floats with scales, and all-reduces that send them, against ml_dtypes."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import AllReduce
@@ -9,7 +7,7 @@ from gpushmem.kernels.all_reduce_wire import reference
 from gpushmem.kernels.wire import WIRES, row_bytes
 
 import gpushmem as shmem
-from tests.pes import repeated, to_send
+from tests.pes import lateness, repeated, to_send
 
 DTYPES = "float32", "float16", "bfloat16"
 ALGORITHMS = "one_shot", "two_shot"
@@ -164,12 +162,11 @@ def test_many_calls_without_a_barrier(run_pes, algorithm):
             size=size, dtype="float32", algorithm=algorithm, blocks=2, threads=32, **WIRE
         )  # fmt: skip
         plan.piece = 64
-        x, late = to_send(np.zeros(size, "float32")), np.random.default_rng(me)
+        x, late = to_send(np.zeros(size, "float32")), lateness(0.05, 0.01)
         for call in range(calls):
             parts = [exact(pe + call, size).astype("float32") for pe in range(n)]
             x.copy_from(parts[me])
-            if late.random() < 0.05:
-                time.sleep(0.01)
+            late()
             plan(x)
             np.testing.assert_array_equal(x.numpy(), reference(parts, plan), f"call {call}")
         shmem.finalize()
