@@ -69,7 +69,7 @@ from gpushmem.kernels.moe_parts import (
     size_of,
     sort_by_expert,
 )
-from gpushmem.kernels.parts import begin, complete, end, member, wait_for_all
+from gpushmem.kernels.parts import begin, complete, end, member, share_of, wait_for_all
 from gpushmem.kernels.plan import Plan
 from gpushmem.kernels.wire import WIRES, Wire, row_bytes
 from numba import cuda
@@ -151,7 +151,7 @@ def send_packed(
         to = (me + 1 + k) % n
         if to * share < n_experts:
             pe, size, start = member(team, to), there[to] & COUNT, there[to] >> 32
-            first, last = size * b // blocks, size * (b + 1) // blocks
+            first, last = share_of(size, blocks, b)
             box, rows = inbox[me, first:last], sent[start + first : start + last]
             if near:
                 shmem.copy_rows_block(shmem.peer_array(box, pe), x, rows)
@@ -238,7 +238,7 @@ def dispatch_throughput(
                 source = (me + n - k) % n
                 wait_for_all(arrived[source], epoch)
                 size, before = size_of(heads[source]), 0
-                first, last = size * b // blocks, size * (b + 1) // blocks
+                first, last = share_of(size, blocks, b)
                 for local in range(starts.shape[1]):
                     count = heads[source, local] & COUNT
                     low, high = max(first, before), min(last, before + count)
