@@ -424,8 +424,8 @@ shape, names = (stages, ranks // stages // of_each, of_each), ("pipe", "halves",
 mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
 pipe, halves, partners = (mesh[name].get_group() for name in names)
 copies = mesh["halves", "partners"]._flatten("copies").get_group()  # of parameters of a stage
-READERS = (0, 1) if ranks >= 4 else (0,)
-WRITERS = (2, 3) if ranks >= 4 else (1, 2)[: ranks - 1] if ranks > 1 else (0,)
+FEW = {1: ((0,), (0,)), 2: ((0,), (1,)), 3: ((0,), (1, 2))}  # ranks that read, and that write
+READERS, WRITERS = FEW.get(ranks, ((0, 1), (2, 3)))
 text = torch.tensor(list((Path(__file__).parents[1] / "README.md").read_bytes())).clamp(max=127)
 
 # --- the job
