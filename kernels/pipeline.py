@@ -117,6 +117,14 @@ def give_back(taken, item, pe):
     tell(taken[item % taken.size :], item, pe)
 
 
+@shmem.jit(device=True)
+def take_item(out, box, filled, taken, item, pe):
+    """Set `out` to an item that `pe` has sent to `box`, which it may then fill again."""
+    wait_for_item(filled, item)
+    shmem.copy_block(out, box)
+    give_back(taken, item, pe)
+
+
 @shmem.jit(collective=True)
 def send_one(x, boxes, filled, taken, pe, near, team, epochs):
     """`x` (size,), `boxes` (window, size), `filled`, `taken` (blocks, window)."""
@@ -132,9 +140,8 @@ def receive_one(out, boxes, filled, taken, pe, near, team, epochs):
     """As `send_one`, on the other side."""
     item, b = begin(epochs), cuda.blockIdx.x
     first, last = part_of(out.size, cuda.gridDim.x, b)
-    wait_for_item(filled[b], item)
-    shmem.copy_block(out[first:last], boxes[item % boxes.shape[0], first:last])
-    give_back(taken[b], item, pe)
+    box = boxes[item % boxes.shape[0], first:last]
+    take_item(out[first:last], box, filled[b], taken[b], item, pe)
     end(epochs)
 
 
@@ -342,9 +349,8 @@ def run_table(
             seen, mine = shmem.trace_range_start_block("forward"), values[0, first:last]
             if take > 0:
                 item = calls * counts[0, 0] + take
-                wait_for_item(filled[b], item)
-                shmem.copy_block(mine, boxes[item % window, first:last])
-                give_back(taken[b], item, before)
+                box = boxes[item % window, first:last]
+                take_item(mine, box, filled[b], taken[b], item, before)
             else:
                 shmem.copy_block(mine, x[m, first:last])
             layers_forward(values, weights[c], first, last)
@@ -356,9 +362,8 @@ def run_table(
             seen, mine = shmem.trace_range_start_block("input"), grads[layers - 1, first:last]
             if take > 0:
                 item = calls * counts[1, 0] + take
-                wait_for_item(back_filled[b], item)
-                shmem.copy_block(mine, back[item % window, first:last])
-                give_back(back_taken[b], item, behind)
+                box = back[item % window, first:last]
+                take_item(mine, box, back_filled[b], back_taken[b], item, behind)
             else:
                 y = values[layers, first:last]
                 squared_error(mine, loss[m, first:last], y, target[m, first:last])
