@@ -1,14 +1,12 @@
 """The step of an optimizer over PEs, against NumPy's."""
 
-import time
-
 import numpy as np
 import pytest
 from gpushmem.kernels import ZeroAdam
 from gpushmem.kernels.zero import STATE, reference
 
 import gpushmem as shmem
-from tests.pes import repeated, sendable, to_send, whole_warps
+from tests.pes import lateness, repeated, sendable, to_send, whole_warps
 
 SIZES = (0, 1, 33, 700)
 SHAPES = tuple((blocks, whole_warps(threads)) for blocks, threads in ((2, 4), (3, 32)))
@@ -94,14 +92,13 @@ def many_steps(calls, clip):
     plan = ZeroAdam(size=size, dtype="float32", **shape, **job.rules)
     plan.piece = 32
     x, gradients = to_send(job.parameters), sendable(shmem.device_array(size, "float32"))
-    late = np.random.default_rng(me)
+    late, looks = lateness(0.05, 0.01), np.random.default_rng(me)
     for call in range(calls):
         gradients.copy_from(job.gradients(call)[me])
-        if late.random() < 0.05:
-            time.sleep(0.01)
+        late()
         plan(gradients, x)
         job.step(call)
-        if late.random() < 0.2:
+        if looks.random() < 0.2:
             np.testing.assert_allclose(x.numpy(), job.parameters, 1e-4, 1e-3, err_msg=f"{call}")
     np.testing.assert_allclose(x.numpy(), job.parameters, 1e-4, 1e-3)
     shmem.finalize()
