@@ -36,7 +36,7 @@ __all__ = [
 COUNT, REFUSED, CANCELLED = 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFE  # of a signal's lower half
 LATE = 1 << 40  # of the layer that is next: no pages were named in time
 TICKET, DONE, FAILED, LEFT = range(4)  # words of an outcome
-ROW_BYTES = row_bytes(ROW)
+ROW_WORDS = row_bytes(ROW) // 16
 quantise, sum_rows, _ = WIRES["float8_e4m3"]
 
 
@@ -229,7 +229,7 @@ def receive_layer(signals, value, routes, team, epochs):
 def widen_layer(signals, slot, layer, value, routes, kept, counts, cache, as_bytes, team, epochs):
     """Wait for a layer, and make numbers of its 8-bit floats; `counts` (slots,) are of pages."""
     failures, wide = cuda.shared.array(1, np.int64), as_bytes.size // cache.size
-    words = cuda.shared.array((1, ROW_BYTES // 16), np.complex128)  # aligned to 16 bytes
+    words = cuda.shared.array((1, ROW_WORDS), np.complex128)  # aligned to 16 bytes
     staged = words.view(np.uint8)
     if cuda.threadIdx.x == 0:
         failures[0] = 0
