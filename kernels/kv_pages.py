@@ -29,13 +29,14 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "CANCELLED", "COUNT", "REFUSED", "SENDING", "cancel", "give_table", "give_up", "receive_layer",
-    "start_request", "widen_layer",
+    "ASKED_COUNT", "ASKED_PAGES", "ASKED_TICKET", "CANCELLED", "COUNT", "LEFT", "REFUSED",
+    "SENDING", "cancel", "give_table", "give_up", "receive_layer", "start_request", "widen_layer",
 ]  # fmt: skip
 
 COUNT, REFUSED, CANCELLED = 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFE  # of a signal's lower half
-LATE = 1 << 40  # of the layer that is next: no pages were named in time
-TICKET, DONE, FAILED, LEFT = range(4)  # words of an outcome
+LATE = 1 << 31  # of the layer that is next: no pages were named in time
+DONE, LEFT = range(2)  # words of an outcome
+ASKED_TICKET, ASKED_COUNT, ASKED_PAGES = range(3)  # of what a host asks for
 ROW_WORDS = row_bytes(ROW) // 16
 quantise, sum_rows, _ = WIRES["float8_e4m3"]
 
@@ -91,6 +92,12 @@ def put_pages_as_8_bits(src, route, mine, theirs, first, last, layer, cache, as_
 
 
 @shmem.jit(device=True)
+def next_layer(following, ticket):
+    """The layer that is told of next, with LATE if it cannot be; `following` may be of another."""
+    return following & COUNT if following >> 32 == ticket else 0
+
+
+@shmem.jit(device=True)
 def hear(given, ticket, timeout):
     """Wait until the ticket, or a later one, has been given; return the signal. For the block."""
     said = cuda.shared.array(1, np.int64)
@@ -105,44 +112,48 @@ def hear(given, ticket, timeout):
 
 
 def sender(put: Any) -> Any:
-    """The kernel that sends pages of a layer by `put`."""
+    """The kernel that sends pages of layers by `put`."""
 
     @shmem.jit
     def send_layer(
-        src, first, last, layer, to, slot, timeout, routes, begun, mine, following, given, tables,
-        cache, as_bytes, outbox, arrived, outcome, team, epochs,
+        src, first, last, layers, begin, to, slot, timeout, routes, begun, mine, following, given,
+        tables, cache, as_bytes, outbox, arrived, outcome, team, epochs,
     ):  # fmt: skip
-        """`src` is a layer here; `routes` (targets, FIELDS); the others are as the plan has them.
+        """`src` has so many `layers`, from `begin` on; `routes` (targets, FIELDS).
 
-        `following` (blocks, n, slots) is the layer that is told of next, with LATE if it cannot be.
+        With a `last` of -1 all pages of the request are sent. `following` (blocks, n, slots) is a
+        ticket and the layer of it that is told of next; the others are as the plan has them.
         """
-        me, b = shmem.my_pe(), cuda.blockIdx.x
+        me, b, targets = shmem.my_pe(), cuda.blockIdx.x, routes.shape[0]
         ticket, count = begun[to, slot, 0], begun[to, slot, 1]
-        for k in range(routes.shape[0]):
-            route = routes[k]
+        last = count if last < 0 else last
+        for each in range(layers * targets):
+            route, layer = routes[each % targets], begin + each // targets
             pe, theirs = route[PE], tables[route[TO], slot]
-            due, failed, said = following[b, route[TO], slot], 1, np.int64(0)
+            due, failed = next_layer(following[b, route[TO], slot], ticket), 1
+            said = np.int64(0)
             if due == layer:
                 said = hear(given[route[TO], slot:], ticket, timeout)
                 if said == ticket << 32 | count:
+                    size = src.size // layers
+                    here = src[(layer - begin) * size : (layer - begin + 1) * size]
                     put(
-                        src, route, mine[to, slot], theirs, first, last, layer, cache, as_bytes,
+                        here, route, mine[to, slot], theirs, first, last, layer, cache, as_bytes,
                         outbox,
                     )  # fmt: skip
                     failed = 0
             complete()
             if cuda.threadIdx.x == 0:
                 if due == layer and said < ticket << 32:
-                    following[b, route[TO], slot] = layer | LATE
+                    following[b, route[TO], slot] = ticket << 32 | LATE | layer
                 elif due == layer and last == count:
                     if said >> 32 == ticket and said & COUNT != REFUSED:
                         signal, amount = arrived[slot, layer, route[RANK] :], 1 << 32 | failed
                         shmem.signal_op(signal, amount, shmem.SIGNAL_ADD, pe)
-                    following[b, route[TO], slot] = layer + 1
+                    following[b, route[TO], slot] = ticket << 32 | layer + 1
                 if last == count:
-                    shmem.signal_op(outcome[to, slot, FAILED:], failed, shmem.SIGNAL_ADD, me)
-                    shmem.fence()
-                    shmem.signal_op(outcome[to, slot, DONE:], 1, shmem.SIGNAL_ADD, me)
+                    over = outcome[to, slot, DONE:]
+                    shmem.signal_op(over, failed << 32 | 1, shmem.SIGNAL_ADD, me)
             cuda.syncthreads()
 
     return send_layer
@@ -162,50 +173,44 @@ def give_up(
             route = routes[k]
             said = np.int64(shmem.signal_fetch(given[route[TO], slot:]))
             if said >> 32 == ticket and said & COUNT != REFUSED:
-                for layer in range(following[b, route[TO], slot] & (LATE - 1), layers):
+                due = next_layer(following[b, route[TO], slot], ticket)
+                for layer in range(due & (LATE - 1), layers):
+                    shmem.quiet()  # the last one says all
                     signal, amount = arrived[slot, layer, route[RANK] :], 1 << 32 | 1
                     shmem.signal_op(signal, amount, shmem.SIGNAL_ADD, route[PE])
-                following[b, route[TO], slot] = layers
+                following[b, route[TO], slot] = ticket << 32 | layers
         shmem.signal_op(outcome[to, slot, LEFT:], 1, shmem.SIGNAL_ADD, shmem.my_pe())
-        shmem.quiet()  # the next request that has the slot sets it to 0
 
 
 @shmem.jit
-def start_request(
-    pages, count, ticket, to, slot, begun, mine, following, routes, outcome, team, epochs
-):  # fmt: skip
-    """Keep what a request is; one block."""
-    shmem.copy_block(mine[to, slot], pages)
-    for b in range(cuda.threadIdx.x, following.shape[0], cuda.blockDim.x):
-        for k in range(routes.shape[0]):
-            following[b, routes[k, TO], slot] = 0
+def start_request(pages, asked, to, slot, begun, mine, team, epochs):
+    """Keep what a request is, in the memory of the device; one block."""
+    count = np.int64(asked[ASKED_COUNT])
+    shmem.copy_block(mine[to, slot], pages[:count])
     if cuda.threadIdx.x == 0:
-        begun[to, slot, 0], begun[to, slot, 1] = ticket, count
-        for word in range(1, outcome.shape[2]):
-            shmem.signal_op(outcome[to, slot, word:], 0, shmem.SIGNAL_SET, shmem.my_pe())
-        shmem.quiet()
-        shmem.signal_op(outcome[to, slot, TICKET:], ticket, shmem.SIGNAL_SET, shmem.my_pe())
+        begun[to, slot, 0], begun[to, slot, 1] = asked[ASKED_TICKET], count
 
 
 @shmem.jit
 def give_table(
-    pages, ticket, slot, me, routes, tables, given, kept, counts, arrived, team, epochs
+    pages, asked, slot, me, routes, tables, given, kept, counts, arrived, team, epochs
 ):  # fmt: skip
     """Name pages to those who send; one block. `me` is this PE's number in the team."""
     layers, ranks = arrived.shape[1] - 1, arrived.shape[2]
+    ticket, count = np.int64(asked[ASKED_TICKET]), np.int64(asked[ASKED_COUNT])
     for k in range(cuda.threadIdx.x, layers * ranks, cuda.blockDim.x):
         signal = arrived[slot, k // ranks, k % ranks :]
         shmem.signal_op(signal, 0, shmem.SIGNAL_SET, shmem.my_pe())
-    named = kept[slot, : pages.size]
-    shmem.copy_block(named, pages)
+    named = kept[slot, :count]
+    shmem.copy_block(named, pages[:count])
     if cuda.threadIdx.x == 0:
-        counts[slot] = pages.size
+        counts[slot] = count
     complete()  # what is added to the counts is added to 0
     if cuda.threadIdx.x == 0:
         shmem.signal_op(arrived[slot, layers, 0:], ticket, shmem.SIGNAL_SET, shmem.my_pe())
     for k in range(routes.shape[0]):
         shmem.put_signal_block(
-            tables[me, slot], named, given[me, slot:], ticket << 32 | pages.size, shmem.SIGNAL_SET,
+            tables[me, slot], named, given[me, slot:], ticket << 32 | count, shmem.SIGNAL_SET,
             routes[k, PE],
         )  # fmt: skip
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from gpushmem.kernels.kv_pages import (
     CANCELLED,
     COUNT,
+    LEFT,
     REFUSED,
     give_up,
 )
@@ -41,6 +43,7 @@ class Sent(NamedTuple):
     to: int  # the decoding instance
     slot: int
     pages: int
+    given_up: bool
 
 
 class Received(NamedTuple):
@@ -48,7 +51,8 @@ class Received(NamedTuple):
 
     source: int  # the prefill instance
     slot: int
-    cancelled: bool
+    cancelled: bool = False
+    named: bool = False  # whether the launch of `receive` has been seen to be over
 
 
 class Requests(Plan):
@@ -68,10 +72,14 @@ class Requests(Plan):
     _come: list[list[Any]]  # parts of it, by slot and layer
     _all: int  # what a signal is when all blocks have added to it
     _outcome: Any
+    _over: list[list[Any]]  # parts of it, by instance and slot
+    _done: np.ndarray[Any, Any]  # what was counted in it when the last request was over
+    _gave: np.ndarray[Any, Any]  # how many blocks have been launched to give up
     _begun: Any
     _next: Any
 
     def _give_up(self, sent: Sent, stream: Any) -> None:
+        self._gave[sent.to, sent.slot] += np.uint64(self.blocks)
         self.launch(
             give_up, stream, sent.to, sent.slot, self.layers, self._routes[0][sent.to],
             self._begun, self._next, self._given, self._arrived, self._outcome,
@@ -111,13 +119,14 @@ class Requests(Plan):
 
     def _sending_is_over(self, request: int) -> bool:
         sent = self._sent[request]
-        words = self._outcome[sent.to, sent.slot]
-        if int(shmem.signal_fetch(words)) != request + 1:
-            return False  # the launch of `start` has not been
-        done, failed, left = (int(shmem.signal_fetch(words[k:])) for k in range(1, 4))
-        if left < self.blocks and done < self.layers * self.blocks * len(self._out[sent.to]):
+        words, place = self._over[sent.to][sent.slot], (sent.to, sent.slot)
+        left = sent.given_up and shmem.signal_fetch(words[LEFT:]) == self._gave[place]
+        word = shmem.signal_fetch(words)  # of what is done
+        failed, done = divmod(int(word) - int(self._done[place]), 1 << 32)
+        if not left and done < self.layers * self.blocks * len(self._out[sent.to]):
             return False
         del self._sent[request]
+        self._done[place] = word
         if left:
             raise TransferFailed(request, self._reason(request, sent) or "it was given up here")
         if failed:
@@ -147,30 +156,34 @@ class Requests(Plan):
                 return f"it has {pages} pages here, and {count} on decoding PE {row.to} of the team"
         return None
 
-    def _named(self, request: int, slot: int) -> bool:
+    def _named(self, request: int) -> bool:
         """Whether the launch of `receive` has been: counts are those of this request."""
-        return int(shmem.signal_fetch(self._arrived[slot, self.layers])) == request + 1
+        got = self._received[request]
+        if not got.named and shmem.signal_fetch(self._come[got.slot][-1]) == request + 1:
+            self._received[request] = got = got._replace(named=True)
+        return got.named
 
     def _has_come(self, got: Received, layer: int) -> bool:
-        signals = self._come[got.slot][layer]
-        return all(
-            int(shmem.signal_fetch(signals[route.rank :])) >= self._all
-            for route in self._in[got.source]
-        )
+        return min(self._said_of(got, layer)) >= self._all
+
+    def _said_of(self, got: Received, layer: int) -> list[int]:
+        """What each sender has counted of a layer."""
+        signals, routes = self._come[got.slot][layer], self._in[got.source]
+        return [int(shmem.signal_fetch(signals[route.rank :])) for route in routes]
 
     def _receiving_is_over(self, request: int) -> bool:
         got = self._known(request, self._received, "receive")
-        layers = range(self.layers)
-        if not self._named(request, got.slot) or not all(
-            self._has_come(got, layer) for layer in reversed(layers)
-        ):
+        if not self._named(request):
+            return False
+        said = self._said_of(got, self.layers - 1)
+        if min(said) < self._all:
             return False
         del self._received[request]
         if got.cancelled:
             raise TransferFailed(request, "it was given up here")
-        for layer in layers:
-            for route in self._in[got.source]:
-                if int(shmem.signal_fetch(self._arrived[got.slot, layer, route.rank :])) & COUNT:
+        for layer in range(self.layers if any(word & COUNT for word in said) else 0):
+            for route, word in zip(self._in[got.source], self._said_of(got, layer), strict=True):
+                if word & COUNT:
                     raise TransferFailed(
                         request,
                         f"prefill PE {route.to} of the team has not sent it from layer {layer} on: "

@@ -32,13 +32,23 @@ is one signal on each prefill PE, `given[decoding PE, slot]`: ticket << 32 | pag
 their number REFUSED or CANCELLED. Kernels wait until it is the ticket's or a later one's. What
 comes back is counted in `arrived[slot, layer, prefill PE]`: each of its blocks adds 1 << 32, and 1
 more if the layer is given up. So a decoding PE knows when nobody will write to its pages any more,
-whatever went wrong: when all layers are counted. Only then it uses the slot again. It sets the
-counts to 0 and completes that before it gives the next ticket away, and who adds to them has heard
-of that. A later ticket says in turn that the one before is over, or had been refused.
+whatever went wrong: when the last layer is counted. A block has completed what it said of a layer
+before it says something of the next, and gives up all those behind one that it has given up: so
+the last layer's count is that of all, and tells whether one is missing. Only then it uses the slot
+again. It sets the counts to 0 and completes that before it gives the next ticket away, and who adds
+to them has heard of that. A later ticket says in turn that the one before is over, or had been
+refused.
 
 A block has completed what it sends before it adds. So parts of a request that are sent ahead
 (chunked prefill) are told of with the last one. And it has read the table by then, which the
 decoding PE writes again when all have added.
+
+**Launches are the same each time**, so they are bound: ticket, number of pages and pages are in a
+row for each slot, of memory that hosts and kernels share (`_asked`), which `start` and `receive`
+fill. The kernel that reads it has run when the request is over, and before that no other has the
+slot: so a row is never written while it is read. In `outcome` blocks count what they have done with
+each layer, and what failed in the upper half. That is never set back: the host knows what it was
+when the request before was over, and nobody counts after that.
 
 The steps are those of SGLang's `KVSender` and `KVReceiver` (over Mooncake or NIXL), and of the
 layer hooks of vLLM's KV connectors: Qin et al., "Mooncake: a KVCache-centric disaggregated
@@ -53,6 +63,9 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels.kv_pages import (
+    ASKED_COUNT,
+    ASKED_PAGES,
+    ASKED_TICKET,
     CANCELLED,
     REFUSED,
     SENDING,
@@ -145,20 +158,30 @@ class KVTransfer(Requests):
         self.cache = [
             self._cache[k * layer : (k + 1) * layer].reshape(shape) for k in range(self.layers)
         ]
+        self._whole = self._cache[: self.layers * layer]
         self._given = self.memory(n, slots, dtype="uint64")
         self._tables = self.memory(n, slots, self.most_pages, dtype="int32")
         # By who has sent; behind the layers, the ticket.
         self._arrived = self.memory(slots, self.layers + 1, sides.prefill_tp, dtype="uint64")
         self._counts = shmem.to_device(np.zeros(slots, "int64"))
+        self.bound = 4 * (self.layers + 4) * slots * max(self._instances())
         # Made once: launches with the same objects cost the host less.
         self._come = [
-            [self._arrived[slot, layer] for layer in range(self.layers)] for slot in range(slots)
+            [self._arrived[slot, layer] for layer in range(self.layers + 1)]
+            for slot in range(slots)
         ]
         self._all = self.blocks << 32
         self._kept = self.memory(slots, self.most_pages, dtype="int32")
         instances, _ = self._instances()
-        self._outcome = self.memory(instances, slots, 4, dtype="uint64")
+        self._outcome = self.memory(instances, slots, 2, dtype="uint64")
         self._begun = shmem.to_device(np.zeros((instances, slots, 2), "int64"))
+        self._over = [[self._outcome[to, s] for s in range(slots)] for to in range(instances)]
+        self._done = np.zeros((instances, slots), "uint64")
+        self._gave = np.zeros((instances, slots), "uint64")
+        shape = instances + 1, slots, ASKED_PAGES + self.most_pages
+        self._asked = np.zeros(shape, "int32")  # by who decodes, and what is received
+        self._registered.append(shmem.register(self._asked))
+        self._rows = [[(row, row[ASKED_PAGES:]) for row in rows] for rows in self._registered[-1]]
         self._mine = shmem.to_device(np.zeros((instances, slots, self.most_pages), "int32"))
         self._next = shmem.to_device(np.zeros((self.blocks, n, slots), "int64"))
         self._sent: dict[int, Sent] = {}
@@ -207,18 +230,17 @@ class KVTransfer(Requests):
                 f"KVTransfer: PE {self.my_pe} of the team shares no heads with decoding instance "
                 f"{to}: it has nothing to send"
             )
-        table = self._table(pages)
-        self._launch_one(
-            start_request, stream, table, table.size, request + 1, to, slot, self._begun,
-            self._mine, self._next, self._routes[0][to], self._outcome,
-        )  # fmt: skip
-        self._sent[request] = Sent(to, slot, int(table.size))
+        size, *asked = self._ask(pages, request, to, slot)
+        self._launch_one(start_request, stream, *asked, to, slot, self._begun, self._mine)
+        self._sent[request] = Sent(to, slot, size, given_up=False)
 
     def send(
-        self, request: int, layer: int, *, first: int = 0, last: int | None = None,
+        self, request: int, layer: int | None = None, *, first: int = 0, last: int | None = None,
         cache: Any = None, stream: Any = 0,
     ) -> None:  # fmt: skip
         """Send a layer of `request` to the PEs that decode it, once they have named their pages.
+
+        Without `layer` all of them, of `self.cache`, by one launch.
 
         Layers are sent in their order, each once; or its pages `first` to `last` (exclusive), as
         they are produced: with the last one the layer is told of. They may be changed when this has
@@ -226,21 +248,25 @@ class KVTransfer(Requests):
         its shape, with any number of pages. A request that has been refused is not sent.
         """
         sent = self._known(request, self._sent, "start")
-        integer("KVTransfer: layer", layer, 0, self.layers - 1)
-        last = sent.pages if last is None else last
-        integer("KVTransfer: last", last, 0, sent.pages)
-        integer("KVTransfer: first", first, 0, last)
-        if cache is None:
-            cache = self.cache[layer]
+        if sent.given_up:
+            return
+        begin, layers = (0, self.layers) if layer is None else (layer, 1)
+        integer("KVTransfer: layer", begin, 0, self.layers - 1)
+        if last is not None:
+            integer("KVTransfer: last", last, 0, sent.pages)
+        integer("KVTransfer: first", first, 0, sent.pages if last is None else last)
+        if cache is None or layer is None:
+            self._expect_none(cache)
+            cache = self._whole if layer is None else self.cache[begin]
         else:
             number = self.on_device("cache", cache).shape[1 if self._sides.apart else 0]
             self.expect("cache", cache, self._sides.shape(self.heads, int(number)), self.dtype)
         nanoseconds = -1 if self.timeout is None else int(self.timeout * 1e9)
         self.launch(
-            SENDING[self.wire is not None], stream, self.flat(cache), first, last, layer, sent.to,
-            sent.slot, nanoseconds, self._routes[0][sent.to], self._begun, self._mine, self._next,
-            self._given, self._tables, self._cache, self._bytes, self._outbox, self._arrived,
-            self._outcome,
+            SENDING[self.wire is not None], stream, self.flat(cache), first,
+            -1 if last is None else last, layers, begin, sent.to, sent.slot, nanoseconds,
+            self._routes[0][sent.to], self._begun, self._mine, self._next, self._given,
+            self._tables, self._cache, self._bytes, self._outbox, self._arrived, self._outcome,
         )  # fmt: skip
 
     # --- on decoding PEs
@@ -254,12 +280,12 @@ class KVTransfer(Requests):
         """
         slot = self._slot(request, self._received)
         self._expect_source(source)
-        table = self._table(pages)
+        _, *asked = self._ask(pages, request, -1, slot)
         self._launch_one(
-            give_table, stream, table, request + 1, slot, self.my_pe, self._routes[1][source],
+            give_table, stream, *asked, slot, self.my_pe, self._routes[1][source],
             self._tables, self._given, self._kept, self._counts, self._arrived,
         )  # fmt: skip
-        self._received[request] = Received(source, slot, cancelled=False)
+        self._received[request] = Received(source, slot)
 
     def refuse(self, request: int, *, source: int = 0, stream: Any = 0) -> None:
         """Tell prefill instance `source` that there is no room for `request`: nothing is sent."""
@@ -267,13 +293,18 @@ class KVTransfer(Requests):
         self._expect_source(source)
         self._say(request, slot, REFUSED, source, stream)
 
-    def wait(self, request: int, layer: int, *, stream: Any = 0) -> None:
+    def wait(self, request: int, layer: int | None = None, *, stream: Any = 0) -> None:
         """Let what follows on `stream` wait until `layer` of `request` is in its pages.
 
-        Call it once for each layer: with 8-bit floats it also makes numbers of them. It does not
-        wait for ever if the layer is given up: `finished` tells.
+        Without `layer`, until all are. Call it once for each layer: with 8-bit floats it also
+        makes numbers of them. It does not wait for ever if the layer is given up: `finished` tells.
         """
         got = self._known(request, self._received, "receive")
+        if layer is None and self.wire:
+            for each in range(self.layers):
+                self.wait(request, each, stream=stream)
+            return
+        layer = self.layers - 1 if layer is None else layer
         integer("KVTransfer: layer", layer, 0, self.layers - 1)
         signals, routes = self._come[got.slot][layer], self._routes[1][got.source]
         if self.wire is None:
@@ -288,7 +319,7 @@ class KVTransfer(Requests):
         """Whether `wait` for this layer would not wait; does not wait itself."""
         got = self._known(request, self._received, "receive")
         integer("KVTransfer: layer", layer, 0, self.layers - 1)
-        return self._named(request, got.slot) and self._has_come(got, layer)
+        return self._named(request) and self._has_come(got, layer)
 
     # --- on both
 
@@ -311,8 +342,9 @@ class KVTransfer(Requests):
         are told to send nothing more; what is on its way arrives.
         """
         if request in self._sent:
-            self._late[request] = self._sent[request]
-            self._give_up(self._sent[request], stream)
+            sent = self._sent[request]._replace(given_up=True)
+            self._late[request] = self._sent[request] = sent
+            self._give_up(sent, stream)
             return
         got = self._known(request, self._received, "receive")
         self._received[request] = got._replace(cancelled=True)
@@ -348,20 +380,29 @@ class KVTransfer(Requests):
                 f"{source}: nothing comes from there"
             )
 
-    def _table(self, pages: Any) -> Any:
-        if hasattr(pages, "__dlpack__") and not isinstance(pages, np.ndarray):
-            table = self.flat(pages)
+    def _expect_none(self, cache: Any) -> None:
+        if cache is not None:
+            raise shmem.ArgumentError("KVTransfer: cache is that of one layer: say which it is")
+
+    def _ask(self, pages: Any, request: int, side: int, slot: int) -> tuple[int, Any, Any]:
+        """Fill a row of `_asked`; how many pages there are, and the two arrays that say which."""
+        host, (row, table) = self._asked[side, slot], self._rows[side][slot]
+        on_device = hasattr(pages, "__dlpack__") and not isinstance(pages, np.ndarray)
+        numbers = self.flat(pages) if on_device else np.asarray(pages, "int32").reshape(-1)
+        size = int(numbers.size)
+        integer("KVTransfer: pages of a request", size, 1, self.most_pages)
+        if on_device:
+            self.expect("pages", numbers, (size,), "int32")
+            table = numbers
+        elif not 0 <= numbers.min() <= numbers.max() < self.pages:
+            raise shmem.ArgumentError(
+                f"KVTransfer: pages are numbered 0 to {self.pages - 1}; got "
+                f"{numbers.min()} to {numbers.max()}"
+            )
         else:
-            numbers = np.asarray(pages, "int32").reshape(-1)
-            if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.pages:
-                raise shmem.ArgumentError(
-                    f"KVTransfer: pages are numbered 0 to {self.pages - 1}; got "
-                    f"{numbers.min()} to {numbers.max()}"
-                )
-            table = shmem.to_device(numbers)
-        integer("KVTransfer: pages of a request", int(table.size), 1, self.most_pages)
-        self.expect("pages", table, (int(table.size),), "int32")
-        return table
+            host[ASKED_PAGES : ASKED_PAGES + size] = numbers
+        host[ASKED_TICKET], host[ASKED_COUNT] = request + 1, size
+        return size, table, row
 
     def _say(self, request: int, slot: int, what: int, source: int, stream: Any) -> None:
         value = (request + 1) << 32 | what

@@ -50,12 +50,10 @@ def fused(case):
             time.sleep(0)
         if me < half:
             plan.start(request, mine)
-            for layer in range(LAYERS):
-                plan.send(request, layer)
+            plan.send(request)
         else:
             plan.receive(request, theirs)
-            for layer in range(LAYERS):
-                plan.wait(request, layer)
+            plan.wait(request)
 
     return plan, call
 

@@ -46,10 +46,10 @@ class KVTransfer:
         self.plan.start(request, self._pages(pages), to=to, **self._stream())
 
     def send(
-        self, request: int, layer: int, *, first: int = 0, last: int | None = None,
+        self, request: int, layer: int | None = None, *, first: int = 0, last: int | None = None,
         cache: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Send a layer of `request`, or some of its pages, of `cache[layer]` or of `cache`."""
+        """Send a layer of `request`, or all, or some of its pages; of `cache`, if it is given."""
         view = here().view(cache)
         self.plan.send(request, layer, first=first, last=last, cache=view, **self._stream())
 
@@ -61,8 +61,8 @@ class KVTransfer:
         """Tell instance `source` that there is no room for `request`."""
         self.plan.refuse(request, source=source, **self._stream())
 
-    def wait(self, request: int, layer: int) -> None:
-        """Let what follows wait until `layer` of `request` is in its pages; once for each layer."""
+    def wait(self, request: int, layer: int | None = None) -> None:
+        """Let what follows wait until `layer` of `request`, or all, are in its pages; once each."""
         self.plan.wait(request, layer, **self._stream())
         if not self._on_gpu:
             runtime.synchronize()
