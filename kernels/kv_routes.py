@@ -153,7 +153,8 @@ def most_in_unit(plan: Any) -> int:
     dim = plan._sides.head_dim
     if plan.wire:
         return max(1, ROW // dim) * dim
-    warps = max(1, plan.threads // WARP) if plan.reachable else 1
+    by_warps = plan.reachable and plan.tuning.multiprocessors
+    warps = max(1, plan.threads // WARP) if by_warps else 1
     return max(1, plan.tuning.piece_bytes // warps // (dim * plan.dtype.itemsize)) * dim
 
 

@@ -261,9 +261,10 @@ class KVTransfer(Requests):
         else:
             number = self.on_device("cache", cache).shape[1 if self._sides.apart else 0]
             self.expect("cache", cache, self._sides.shape(self.heads, int(number)), self.dtype)
+        how = self.wire or ("pages" if self.tuning.multiprocessors else "on CPUs")
         nanoseconds = -1 if self.timeout is None else int(self.timeout * 1e9)
         self.launch(
-            SENDING[self.wire is not None], stream, self.flat(cache), first,
+            SENDING[how], stream, self.flat(cache), first,
             -1 if last is None else last, layers, begin, sent.to, sent.slot, nanoseconds,
             self._routes[0][sent.to], self._begun, self._mine, self._next, self._given,
             self._tables, self._cache, self._bytes, self._outbox, self._arrived, self._outcome,

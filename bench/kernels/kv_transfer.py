@@ -12,6 +12,7 @@ import numpy as np
 NAME = "KV-cache transfer"
 IN_TURN = True  # each phase is of one side
 LAYERS, PAGE_SIZE, HEADS, DIM, DTYPE = 4, 16, 4, 128, "float16"
+AHEAD = 4  # requests whose pages are named before they are sent
 PAGE = 2 * PAGE_SIZE * HEADS * DIM  # numbers
 CASES = [{"pages": pages} for pages in (1, 2, 8, 32, 128)]
 
@@ -39,10 +40,13 @@ def fused(case):
     plan = KVTransfer(
         layers=LAYERS, pages=2 * case["pages"], page_size=PAGE_SIZE, kv_heads=HEADS * half,
         head_dim=DIM, dtype=DTYPE, prefill=tuple(range(half)), prefill_tp=half,
-        decode=tuple(range(half, 2 * half)), decode_tp=half, requests=4, most_pages=case["pages"],
+        decode=tuple(range(half, 2 * half)), decode_tp=half, requests=4 + AHEAD,
+        most_pages=case["pages"],
     )  # fmt: skip
     mine, theirs = (shmem.to_device(table) for table in tables(case))
     numbers = count()
+    for request in range(AHEAD if me >= half else 0):
+        plan.receive(request, theirs)
 
     def call():
         request = next(numbers)
@@ -52,7 +56,7 @@ def fused(case):
             plan.start(request, mine)
             plan.send(request)
         else:
-            plan.receive(request, theirs)
+            plan.receive(request + AHEAD, theirs)
             plan.wait(request)
 
     return plan, call
