@@ -148,7 +148,12 @@ class Requests(Plan):
         for row in self._out[sent.to]:
             value = int(shmem.signal_fetch(self._given[row.to, sent.slot :]))
             ticket, count = value >> 32, value & COUNT
-            if ticket > request + 1 or count == REFUSED:
+            if ticket > request + 1:  # what was said of this request is gone
+                return (
+                    f"decoding PE {row.to} of the team, which has gone on to request {ticket - 1}, "
+                    "has refused it or has another number of pages"
+                )
+            if count == REFUSED:
                 return f"decoding PE {row.to} of the team has refused it"
             if count == CANCELLED:
                 return f"decoding PE {row.to} of the team has given it up"
