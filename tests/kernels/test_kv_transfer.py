@@ -257,7 +257,7 @@ def failures():
         plan.abort(4)
         raises(plan, 4, "it was given up here")
         send(5, to=0, pages=MINE[:2])
-        raises(plan, 5, "it has 2 pages here, and 3 on decoding PE 1 of the team|gone on to request 9")
+        raises(plan, 5, "it has 2 pages here, and 3 on decoding PE 1|gone on to request 9")
     if me == 1:
         raises(plan, 2, "prefill PE 0 of the team has not sent it from layer 0 on")
         raises(plan, 4, "has not sent it from layer 1 on")
