@@ -257,21 +257,30 @@ def failures():
         plan.abort(4)
         raises(plan, 4, "it was given up here")
         send(5, to=0, pages=MINE[:2])
-        raises(plan, 5, "it has 2 pages here, and 3 on decoding PE 1|gone on to request 9")
+        raises(plan, 5, "it has 2 pages here, and 3 on decoding PE 1 of the team")
     if me == 1:
         raises(plan, 2, "prefill PE 0 of the team has not sent it from layer 0 on")
         raises(plan, 4, "has not sent it from layer 1 on")
         raises(plan, 5, "another number of pages")
+    meet()  # 9 has the slot of 5, of which nothing is known then
+    if me == 1:
+        plan.refuse(6)
+        plan.receive(10, THEIRS)
         plan.receive(8, THEIRS)
         plan.abort(8)
         plan.receive(9, THEIRS)
     meet()
     if me == 0:
+        send(6, to=0)
+        raises(plan, 6, "PE 1 of the team, which has gone on to request 10, has refused it or has")
+        send(10, to=0)
+        until_over(plan, 10)
         send(8, to=0)
         send(9, to=0)
         raises(plan, 8, "decoding PE 1 of the team has given it up")
         until_over(plan, 9)
     if me == 1:
+        until_over(plan, 10)
         raises(plan, 8, "it was given up here")
         until_over(plan, 9)
         np.testing.assert_array_equal(plan.cache[1].numpy()[THEIRS], pages_of(plan, 0, 1, 0)[MINE])
