@@ -119,7 +119,7 @@ class EmbeddingBags(Plan):
     with `mean`. PyTorch: torch.nn.EmbeddingBag.
     """
 
-    fills = True
+    fills = by_warps = True
 
     def __init__(
         self, *, rows: int, dim: int, bags: int, most: int, dtype: Any, column_parts: int = 1,
@@ -130,8 +130,6 @@ class EmbeddingBags(Plan):
         for what, size in sizes.items():
             integer(f"EmbeddingBags: {what}", size, 1, 2**31 - 1)
         super().__init__(team, blocks=blocks, threads=threads, parts=bags)
-        if threads is None and self.reachable and not self.tuning.multiprocessors:
-            self.threads = 1  # a thread adds up a row; several would meet for each
         self.dtype, self.dim, self.bags, self.most = np.dtype(dtype), dim, bags, most
         n, parts, self.mean = self.n_pes, column_parts, mean
         if (self.team and n % parts) or dim < parts or self.dtype.name not in WEIGHTS:

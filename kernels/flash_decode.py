@@ -308,10 +308,8 @@ class FlashDecode(Plan):
             page_size=page_size, queries=queries, most_pages=self.most_pages,
         )  # fmt: skip
         pairs, tiles = batch * kv_heads, -(-self.most_pages * page_size // TILE)
+        self.by_warps = method != "lanes"
         super().__init__(team, blocks=blocks, threads=threads, parts=pairs * tiles)
-        on_gpus = bool(self.tuning.multiprocessors)
-        if threads is None and method != "lanes" and self.reachable and not on_gpus:
-            self.threads = 1  # several would meet for each row
         self.splits = max(1, min(tiles, self.blocks // pairs)) if splits is None else splits
         self.batch, self.queries, self.heads, self.head_dim = batch, queries, heads, head_dim
         self.kv_heads, self.page_size, self.apart = kv_heads, page_size, apart
@@ -325,7 +323,9 @@ class FlashDecode(Plan):
         self._cache_shape = (2, pages) if apart else (pages, 2)
         self._rows = (half, 0, half * pages) if apart else (2 * half, 0, half)
         self._lanes = lanes_of(head_dim, self.dtype.itemsize) if self.threads % WARP == 0 else 0
-        self.method = METHODS[on_gpus and self._lanes > 0] if method is None else method
+        if method is None:
+            method = METHODS[bool(self.tuning.multiprocessors) and self._lanes > 0]
+        self.method = method
         if self.method not in METHODS or (self.method == "lanes" and not self._lanes):
             raise shmem.ArgumentError(
                 f"FlashDecode: method is {self.method!r}, with heads of {head_dim} and "

@@ -72,16 +72,6 @@ def put_pages(src, route, mine, theirs, first, last, layer, cache, as_bytes, out
 
 
 @shmem.jit(device=True)
-def put_pages_by_block(src, route, mine, theirs, first, last, layer, cache, as_bytes, outbox):
-    """As `put_pages`, by blocks: on CPUs the threads of a warp meet one by one."""
-    for unit in range(cuda.blockIdx.x, units_in(route, last - first), cuda.gridDim.x):
-        of, size = place_of(unit, route, mine, first, SRC)
-        to, _ = place_of(unit, route, theirs, first, DST)
-        to += layer * route[DST + LAYER]
-        shmem.put_nbi_block(cache[to : to + size], src[of : of + size], route[PE])
-
-
-@shmem.jit(device=True)
 def put_pages_as_8_bits(src, route, mine, theirs, first, last, layer, cache, as_bytes, outbox):
     """As `put_pages`, as rows of `wire`, each at the begin of what it stands for; a block's.
 
@@ -170,8 +160,7 @@ def sender(put: Any) -> Any:
 
 
 SENDING = {
-    "pages": sender(put_pages), "on CPUs": sender(put_pages_by_block),
-    "float8_e4m3": sender(put_pages_as_8_bits),
+    "pages": sender(put_pages), "float8_e4m3": sender(put_pages_as_8_bits),
 }  # fmt: skip
 
 

@@ -108,7 +108,7 @@ class KVTransfer(Requests):
     or float32, with errors of at most 1/16 of each number (see `wire`).
     """
 
-    moves = True
+    moves = by_warps = True
 
     def __init__(
         self, *, layers: int, pages: int, page_size: int, kv_heads: int, head_dim: int, dtype: Any,
@@ -261,7 +261,7 @@ class KVTransfer(Requests):
         else:
             number = self.on_device("cache", cache).shape[1 if self._sides.apart else 0]
             self.expect("cache", cache, self._sides.shape(self.heads, int(number)), self.dtype)
-        how = self.wire or ("pages" if self.tuning.multiprocessors else "on CPUs")
+        how = self.wire or "pages"
         nanoseconds = -1 if self.timeout is None else int(self.timeout * 1e9)
         self.launch(
             SENDING[how], stream, self.flat(cache), first,

@@ -5,6 +5,7 @@ The `*_word` functions are addresses: of the thread's structures in `layout`, an
 
 from gpushmem.simt.compiler.groups import (
     arrive_in_call,
+    arrive_in_step,
     begin_call,
     block_group,
     mark_of,
@@ -35,8 +36,8 @@ from gpushmem.simt.compiler.primitives import (
 )
 
 __all__ = [
-    "LOOKS", "alone", "arrive_in_call", "begin_call", "begin_wait", "block_group", "block_of",
-    "core_word", "end_wait", "enter_timed", "fail_if", "fail_with", "fiber_word", "launch_word",
-    "leave_timed", "mark_of", "pause", "poll", "release", "site_word", "text_word", "thread_of",
-    "thread_word", "unpacked", "user_word", "warp_group",
+    "LOOKS", "alone", "arrive_in_call", "arrive_in_step", "begin_call", "begin_wait",
+    "block_group", "block_of", "core_word", "end_wait", "enter_timed", "fail_if", "fail_with",
+    "fiber_word", "launch_word", "leave_timed", "mark_of", "pause", "poll", "release", "site_word",
+    "text_word", "thread_of", "thread_word", "unpacked", "user_word", "warp_group",
 ]  # fmt: skip

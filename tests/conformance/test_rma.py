@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from numba import cuda
 from numba.core.errors import TypingError
 
 import gpushmem as shmem
-from gpushmem.errors import ArgumentError, SymmetryError
+from gpushmem.errors import ArgumentError, KernelError, SymmetryError
 from gpushmem.ops import OPS
 from tests.pes import BACKEND, CALLED, compile_first, to_send
 
@@ -396,6 +397,44 @@ def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(r
         shmem.finalize()
 
     run_pes(body, 1)
+
+
+# --- warps with work of their own
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("threads", [32, 50, pytest.param(96, marks=pytest.mark.sweep)])
+def test_each_warp_sends_once_what_is_its_own(run_pes, threads):
+    """Also where some warps have a turn more, and with a call that all of them make alike."""
+
+    @shmem.jit
+    def send(rows, src, signal, pe):
+        warp, warps = cuda.threadIdx.x // 32, (cuda.blockDim.x + 31) // 32
+        for k in range(warp, src.shape[0], warps):
+            shmem.put_signal_warp(rows[k], src[k], signal, 1 << k, shmem.SIGNAL_ADD, pe)
+        shmem.put_signal_warp(rows[0, :0], src[0, :0], signal, 1 << 40, shmem.SIGNAL_ADD, pe)
+
+    @shmem.jit
+    def unlike(rows, src, signal, pe):
+        late = cuda.threadIdx.x == cuda.blockDim.x - 3
+        shmem.put_signal_warp(rows[0], src[3 if late else 0], signal, 1, shmem.SIGNAL_ADD, pe)
+
+    def body():
+        shmem.init()
+        me, n, warps = shmem.my_pe(), shmem.n_pes(), -(-threads // 32)
+        rows, signal = shmem.zeros((7, 5), "int64"), shmem.zeros(1, "uint64")
+        src = shmem.to_device(1000 * me + np.arange(35).reshape(7, 5))
+        send[1, threads](rows, src, signal, (me + 1) % n)
+        shmem.barrier_all()
+        wanted = 1000 * ((me - 1) % n) + np.arange(35).reshape(7, 5)
+        np.testing.assert_array_equal(rows.numpy(), wanted)
+        assert signal.numpy().tolist() == [127 + (warps << 40)]
+        shmem.barrier_all()
+        with pytest.raises(KernelError, match=r"put_signal_warp: its src begins 120 bytes"):
+            unlike[1, threads](rows, src, signal, me)
+            shmem.synchronize()
+
+    run_pes(body, 2)
 
 
 # --- nothing at all

@@ -79,9 +79,10 @@ from gpushmem.native.memory import (
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.embed import bind
-from gpushmem.simt.functions import ITSELF, KeptDispatcher, call_device, device
+from gpushmem.simt.functions import ITSELF, KeptDispatcher, Warps, call_device, device
 from gpushmem.simt.thread import (
     arrive_in_call,
+    arrive_in_step,
     begin_call,
     block_group,
     fail_if,
@@ -234,7 +235,7 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     ours = not any(is_users(generate.__module__) for generate in observing)
     label = " ".join(["cpu", op.name, which, *(generate.__module__ for generate in observing)])
     # A wait is over for all threads that wait for the same at once.
-    together = ITSELF if op.plain in waits.BODIES else None
+    together: Any = ITSELF if op.plain in waits.BODIES else None
 
     def made(function: Any, label: str = label) -> Any:
         return KeptDispatcher(function, label, together) if ours else device(function)
@@ -244,9 +245,14 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     inner = one_at_a_time(op, body) if op.facts.meets else _taking_a_tuple(body)
     inner = observed(op, parameters, inner)
     if op.scope != THREAD:
-        if op.scope == BLOCK and is_plain(op, body):
+        words = f"{op.name}:{which}:{' '.join(parameters)}"
+        if is_plain(op, body) and op.scope == BLOCK:
             together = made(with_signature(op.name, parameters.values(), inner), f"{label} for all")
-        inner = _once(op, f"{op.name}:{which}:{' '.join(parameters)}", inner)
+        elif is_plain(op, body) and not op.facts.meets and op.plain not in waits.BODIES:
+            each = _in_step(words, inner)
+            each = made(with_signature(op.name, parameters.values(), each), f"{label} in step")
+            together = Warps(each)
+        inner = _once(op, words, inner)
     return made(with_signature(op.name, parameters.values(), inner))
 
 
@@ -299,6 +305,19 @@ def _once(op: Op, label: str, body: Any) -> Any:
         return call
     calls, called = before or nothing_more, after or nothing_more
     return observed_
+
+
+def _in_step(label: str, body: Any) -> Any:
+    """The same by all threads of a block in step, one by one: each warp's last calls `body`."""
+
+    @device
+    def call(given):
+        what = arrive_in_step(digest_of(label, given))
+        if what > 0:
+            body(given)
+        return 1 if what < 0 else 0
+
+    return call
 
 
 def is_plain(op: Op, body: Any) -> bool:

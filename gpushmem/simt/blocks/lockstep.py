@@ -17,7 +17,7 @@ from gpushmem.simt.blocks.llvm_code import EXIT, Block, Inst, callee_of, substit
 from gpushmem.simt.blocks.prepare import Cut
 from gpushmem.simt.blocks.strided_loops import Strided, strided_loop
 from gpushmem.simt.blocks.uniformity import is_pure
-from gpushmem.simt.compiler.cached_functions import BARRIER, LANES, ONCE
+from gpushmem.simt.compiler.cached_functions import BARRIER, LANES, ONCE, WARPS
 from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Fast"]
@@ -121,6 +121,8 @@ class Fast(Apart):
             self.call_of_all(cut)
             self.put(f"br label {self.name_of(cut.follows)}")
             return None
+        if cut.how == WARPS:
+            self.call_of_warps(cut)
         code = str(self.codes[block.label])
         self.loops(Group(), codes=lambda lane: self.store_code(code, lane), seldom=True)
         self.fall_apart([block.label], cut.follows)
@@ -155,6 +157,33 @@ class Fast(Apart):
         hidden = ", ".join(call.text.split("(", 1)[1].split(", ")[1:3])
         function = cut.meeting.alike if self.is_alike(cut) else cut.meeting.called
         self.put(f"{self.fresh('r')} = call i32 @{function}(ptr %simt.or, {hidden}, {given})")
+
+    def call_of_warps(self, cut: Cut) -> None:
+        """Write a call that one thread of each warp makes; threads that differ go on alone."""
+        call = cut.call
+        result, *values = call.uses
+        self.load_uniform(values, set())
+        self.put("store i64 0, ptr %simt.or")
+        nest = Nest(self)
+        nest.begin()
+        meaning = self.meaning_of(values, set(), (nest.lane, nest.x, nest.y, nest.z))
+        self.tell_index(nest.x, nest.y, nest.z)
+        name = call.name or ""
+        status, before, differ, after = (self.fresh("c") for _ in range(4))
+        text = call.text.replace(callee_of(call), cut.meeting.called)
+        self.put(substituted(text, meaning | {name: status, result: "%simt.and"}))
+        self.store_place(name, status, nest.lane)
+        self.put(f"{before} = load i64, ptr %simt.or")
+        self.put(f"{differ} = load i64, ptr %simt.and")
+        self.put(f"{after} = or i64 {before}, {differ}")
+        self.put(f"store i64 {after}, ptr %simt.or")
+        self.put(f"br label {nest.latch}")
+        nest.end()
+        some, alike, apart = self.fresh("c"), self.fresh("c"), self.fresh("apart")
+        self.put(f"{some} = load i64, ptr %simt.or")
+        self.put(f"{alike} = icmp eq i64 {some}, 0")
+        self.put(f"br i1 {alike}, label {self.name_of(cut.follows)}, label {apart}")
+        self.mark(apart)
 
     def is_alike(self, cut: Cut) -> bool:
         """Whether only one argument of a call differs from thread to thread."""

@@ -186,8 +186,8 @@ def _known(inst: Inst, condition: str) -> str | None:
 
 # How all threads of a block make such a call together: there is nothing to do; one call of a
 # function does for all of them, if its arguments are the same, or computes the results of all, if
-# all lanes take part; each makes its own.
-EACH = 4
+# all lanes take part; one does for all of a warp; each makes its own.
+EACH = 5
 
 
 @dataclass(eq=False)

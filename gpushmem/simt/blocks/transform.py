@@ -42,7 +42,14 @@ from gpushmem.simt.blocks.prepare import (
 )
 from gpushmem.simt.blocks.thread_function import Lanes
 from gpushmem.simt.blocks.uniformity import Analysis
-from gpushmem.simt.compiler.cached_functions import BARRIER, LANES, Meeting, kept_names, meetings
+from gpushmem.simt.compiler.cached_functions import (
+    BARRIER,
+    LANES,
+    WARPS,
+    Meeting,
+    kept_names,
+    meetings,
+)
 from gpushmem.simt.compiler.primitives import PAUSE
 from gpushmem.simt.compiler.target import Unfit
 
@@ -240,7 +247,7 @@ def _alone(analysis: Analysis) -> list[str]:
             _site_of(b.cut.call)[1].partition("|")[0]
             for b in blocks
             if b.cut.how not in (BARRIER, LANES)
-            and (b.label in apart or not analysis.is_block_call(b.cut.call))
+            and (b.label in apart or not (b.cut.how == WARPS or analysis.is_block_call(b.cut.call)))
         )
     )
 

@@ -44,9 +44,11 @@ __all__ = [
     "ITSELF",
     "LANES",
     "ONCE",
+    "WARPS",
     "Barrier",
     "KeptDispatcher",
     "Lanes",
+    "Warps",
     "kept",
     "kept_names",
     "meetings",
@@ -93,6 +95,16 @@ class Lanes(NamedTuple):
     varies: int = 0
 
 
+class Warps(NamedTuple):
+    """Of a function that all threads of a warp call with the same arguments, and one acts.
+
+    `of_each` is called for one thread after the other, in order, with its index and arguments. It
+    acts in the last of each warp, and returns 1 there if the warp's arguments differ, else 0.
+    """
+
+    of_each: Any
+
+
 class Meeting(NamedTuple):
     """How the threads of a block make a call together: by a function, named as in LLVM code."""
 
@@ -104,14 +116,14 @@ class Meeting(NamedTuple):
 
 # LLVM name of a kept function that waits -> its meeting; see `blocks.meetings` about the numbers.
 meetings: dict[str, Meeting] = {}
-BARRIER, ONCE, LANES, ALL = range(4)
+BARRIER, ONCE, LANES, ALL, WARPS = range(5)
 
 
 class KeptDispatcher(SimtDispatcher):
     """A device function whose meaning is given by `label`, and by the source of its package.
 
     `together` is how all threads of a block call it that are in lockstep, with the same arguments:
-    a function that is called once for all, ITSELF, or a `Barrier`.
+    a function that is called once for all, ITSELF, a `Barrier`, `Lanes`, or `Warps`.
     """
 
     def __init__(self, py_func: Any, label: str, together: Any = None, **options: Any) -> None:
@@ -147,6 +159,8 @@ class KeptDispatcher(SimtDispatcher):
             alike = "" if together.alike is None else _linked(together.alike, args, made)
             called = _linked(together.of_all, args, made)
             meetings[name] = Meeting(how, called, alike, together.varies)
+        elif isinstance(together, Warps):
+            meetings[name] = Meeting(WARPS, _linked(together.of_each, args, made))
         elif isinstance(together, Barrier):
             meetings[name] = Meeting(BARRIER, _linked(together.alone, args, made))
         elif together is not None:

@@ -45,6 +45,7 @@ __all__ = [
     "arrive",
     "arrive_at_block",
     "arrive_in_call",
+    "arrive_in_step",
     "begin_call",
     "block_group",
     "check_lanes",
@@ -57,11 +58,13 @@ __all__ = [
 
 as_fiber, as_group, as_warp = view(FIBER), view(GROUP), view(WARP)
 BLOCK_ALL, BLOCK_PARKED = offset(BLOCK, "all"), offset(BLOCK, "parked")
+WARPS, WARP_BYTES = offset(BLOCK, "warps"), WARP.itemsize
 EVERYONE, LOCK = offset(LAUNCH, "everyone"), offset(LAUNCH, "lock")
 GENERATION = offset(GROUP, "generation")
 take_lock, give_lock = device(lock.py_func), device(unlock.py_func)
 MEETING = -1  # FIBER.compare of a thread that waits for its group; `wanted`: which meeting it is
 CLAIMED = -(2**40)
+DIFFER = 2  # GROUP.mark of a warp whose threads' calls differ; marks are odd
 # Failures: threads are in different calls, or in one with different arguments; threads of the group
 # have returned from the kernel.
 APART, UNLIKE, LEFT = 65, 66, 67
@@ -208,6 +211,27 @@ def arrive_in_call(address, what):
     group = as_group(address)
     fail_if(group.alive != group.size, LEFT, what, group.size - group.alive, group.size, 0)
     return True
+
+
+@device
+def arrive_in_step(mark):
+    """`arrive_in_call` of a warp, by all threads of a block in step, one after the other.
+
+    1 in the last thread of a warp that is to act for it, -1 if the threads' marks differ; else 0.
+    """
+    fiber, thread = as_fiber(fiber_word()), as_thread(fiber_word() + THREAD_OF)
+    bx, by, bz = thread.bdim[0], thread.bdim[1], thread.bdim[2]
+    t = (thread.tid[2] * by + thread.tid[1]) * bx + thread.tid[0]
+    group = as_group(fiber.block + WARPS + t // LANES * WARP_BYTES)
+    if t % LANES == 0:
+        group.mark = mark
+    elif group.mark != mark:
+        group.mark = DIFFER
+    if t % LANES != LANES - 1 and t != bx * by * bz - 1:
+        return 0
+    same = group.mark == mark
+    group.mark = 0
+    return 1 if same else -1
 
 
 @outlined
