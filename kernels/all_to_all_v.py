@@ -43,6 +43,7 @@ import numpy as np
 from gpushmem.kernels.parts import ALIGN, member, part_of, send
 from gpushmem.kernels.pieces import piece_size
 from gpushmem.kernels.plan import SLOTS, Plan
+from gpushmem.kernels.rows_put import ALL, lay_out_sent, put_rows
 from gpushmem.kernels.two_level import levels_of
 from gpushmem.kernels.two_level_rows import LevelsOfRows
 from numba import cuda
@@ -54,9 +55,8 @@ __all__ = ["AllGatherV", "AllToAllV", "reference"]
 # A signal: something has come, the epoch of the pair (of 29 bits, for readers of traces), how many
 # rows the pair has in this call.
 HERE, EPOCH, COUNT = 1 << 62, (1 << 29) - 1, (1 << 32) - 1
-ALGORITHMS = "direct", "two_level"
-INT64 = np.dtype("int64")
-ALL = -1  # a number of rows: all that there are
+ALGORITHMS = "direct", "put", "two_level"
+PUT, INT64 = ALGORITHMS[1], np.dtype("int64")
 
 
 @shmem.jit(device=True)
@@ -85,22 +85,6 @@ def rows_in(r, count, piece):
 def head(epoch, count):
     """The signal of a box."""
     return HERE | (epoch & EPOCH) << 32 | count
-
-
-@shmem.jit(device=True)
-def lay_out_sent(counts, apart, rows, begins, sent):
-    """Set `begins` and `sent` (n,): from which row of `x` on, and how many, rows go to each PE.
-
-    One thread calls. Returns how many rows there should be beyond those that there are.
-    """
-    begin, missing = np.int64(0), np.int64(0)
-    for k in range(sent.size):
-        count = counts[k * apart]
-        count = rows if count == ALL else max(count, 0)
-        begins[k], sent[k] = begin, min(count, max(rows - begin, 0))
-        missing += count - sent[k]
-        begin += count * apart
-    return missing
 
 
 @shmem.jit(device=True)
@@ -220,11 +204,18 @@ class Varying(Plan):
     """Exchanges of rows, of which about `rows` go to, or come from, a PE in a call."""
 
     moves = True
+    algorithms: tuple[str, ...] = ALGORITHMS[:2]
 
     def __init__(
         self, *, rows: int, dtype: Any, row: tuple[int, ...] = (), team: Any = shmem.TEAM_WORLD,
-        blocks: int | None = None, threads: int | None = None,
+        algorithm: str | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
+        self.algorithm = self.algorithms[0] if algorithm is None else algorithm
+        if self.algorithm not in self.algorithms:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: there is no algorithm {algorithm!r}; there are "
+                f"{', '.join(self.algorithms)}"
+            )
         self.rows, self.row, self.width = rows, row, prod(row)
         self.dtype = np.dtype(dtype)
         parts = -(-rows * self.width * self.dtype.itemsize // shmem.tuning().block_bytes)
@@ -240,21 +231,34 @@ class Varying(Plan):
 
     def _make_workspace(self) -> tuple[Any, ...]:
         n, box = self.n_pes, -(-self.piece * self.width // ALIGN) * ALIGN
+        table = shmem.device_array((self.blocks, 4, n), "int64")
+        if self.algorithm == PUT:
+            told = self.memory(self.blocks, n, n, dtype="int64")
+            heard, done = (self.memory(self.blocks, n, dtype="uint64") for _ in range(2))
+            return table, self._lost, told, heard, done, self.reachable
         return (
-            shmem.device_array((self.blocks, 4, n), "int64"), self._lost,
-            self.boxes(self.blocks, n, box, dtype=self.dtype), self.signals(self.blocks, n),
-            self.reachable,
+            table, self._lost, self.boxes(self.blocks, n, box, dtype=self.dtype),
+            self.signals(self.blocks, n), self.reachable,
         )  # fmt: skip
 
     def epochs(self) -> Any:
-        """Of each block those of its pairs."""
+        """Of each block, and where rows go by boxes of each of its pairs."""
+        if self.algorithm == PUT:
+            return super().epochs()
         return shmem.to_device(np.zeros((self.blocks, self.n_pes), "int64"))
 
     def _exchange(self, x: Any, counts: Any, out: Any, received: Any, apart: int, on: Any) -> None:
         self._expect(x, counts, out, received, apart)
+        flat = self.flat(out)
+        if self.algorithm == PUT and not isinstance(flat, shmem.SymmetricArray):
+            raise shmem.SymmetryError(
+                f"{type(self).__name__}: with the algorithm 'put' out must be a symmetric array, "
+                "the same on all PEs: allocate it with gpushmem.empty, or take another algorithm"
+            )
+        kernel, *more = (put_rows,) if self.algorithm == PUT else (exchange_rows, self.piece)
         self.launch(
-            exchange_rows, on, self.flat(x), counts, self.flat(out), received, self.width, apart,
-            self.piece, *self._workspace,
+            kernel, on, self.flat(x), counts, flat, received, self.width, apart, *more,
+            *self._workspace,
         )  # fmt: skip
 
     def _expect(self, x: Any, counts: Any, out: Any, received: Any, apart: int) -> None:
@@ -277,7 +281,11 @@ class Varying(Plan):
 
         Without these: of a call in which no PE has rows.
         """
-        none = [0] * self.n_pes
+        none, others = [0] * self.n_pes, self.n_pes - 1
+        if self.algorithm == PUT:
+            rows = sum(counts) - sum(counts[self.my_pe : self.my_pe + 1])
+            told = others * self.blocks * self.n_pes * 8
+            return rows * self.width * self.dtype.itemsize + told, 2 * others * self.blocks
         pairs = zip(counts or none, received or none, strict=True)
         others = [pair for pe, pair in enumerate(pairs) if pe != self.my_pe]
         rounds = (
@@ -298,24 +306,17 @@ class AllToAllV(Varying):
     `dropped`. The boxes are made for `rows` rows that a PE sends or receives in a call; more, or
     pieces beyond `tuning().piece_bytes`, take further rounds. MPI: MPI_Alltoallv.
 
-    With `algorithm="two_level"`, on nodes with as many PEs each, rows go to the PE of the own node
-    whose place on it is that of their goal, then to their goal: see `two_level_rows`.
+    With `algorithm="put"` rows go straight to `out`, which must be a symmetric array, the same on
+    all PEs: one copy less, and one way more. With "two_level", on nodes with as many PEs each, they
+    go to the PE of the own node whose place on it is that of their goal, then to their goal:
+    see `two_level_rows`.
     """
 
-    def __init__(
-        self, *, rows: int, dtype: Any, row: tuple[int, ...] = (), team: Any = shmem.TEAM_WORLD,
-        algorithm: str | None = None, blocks: int | None = None, threads: int | None = None,
-    ) -> None:  # fmt: skip
-        if algorithm not in (None, *ALGORITHMS):
-            raise shmem.ArgumentError(
-                f"AllToAllV: there is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}"
-            )
-        self.algorithm = algorithm or ALGORITHMS[0]
-        self._levels: Any = None
-        super().__init__(rows=rows, dtype=dtype, row=row, team=team, blocks=blocks, threads=threads)
+    algorithms = ALGORITHMS
+    _levels: Any = None
 
     def _make_workspace(self) -> tuple[Any, ...]:
-        if self.algorithm == ALGORITHMS[0]:
+        if self.algorithm != "two_level":
             return super()._make_workspace()
         self._levels = levels_of(self, by_name=True, kind=LevelsOfRows)
         self.inboxes = self._levels.inboxes
@@ -348,7 +349,7 @@ class AllGatherV(Varying):
     """Gather different numbers of rows from each PE on all: `plan(x, out=out, received=counts)`.
 
     As `AllToAllV`, with the same rows for all: those of `x`, or the first of them, as many as
-    `count` (1,) of int64 on the device says. MPI: MPI_Allgatherv.
+    `count` (1,) of int64 on the device says, and with "direct" or "put" only. MPI: MPI_Allgatherv.
     """
 
     def __call__(

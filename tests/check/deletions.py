@@ -42,6 +42,7 @@ ROOTS = {
     "scan": {"exclusive_scan"},
     "broadcast": {"broadcast"},
     "rows": {"exchange_rows"},
+    "rows_put": {"put_rows"},
     "rows_two_level": {"exchange_rows", "exchange", "regroup"},
     "sort": {"count", "place", "sample", "split", "exchange_rows"},
     "ring_attention": {"ring_attention"},

@@ -133,7 +133,8 @@ def rows(algorithm="direct"):
     n, me = shmem.n_pes(), shmem.my_pe()
     plan = AllToAllV(rows=40 * n, row=(3,), dtype=F4, algorithm=algorithm, **GPU)
     plan.piece = 16
-    x, out, received = array(40 * n, 3), array(25 * n, 3), shmem.device_array(n, "int64")
+    x, received = array(40 * n, 3), shmem.device_array(n, "int64")
+    out = shmem.zeros((25 * n, 3), F4) if algorithm == "put" else array(25 * n, 3)
     for call in range(CALLS):
         counts = (np.arange(n) + me + call) % 3 * 40
         plan(x, shmem.to_device(counts), out=out, received=received)
@@ -523,6 +524,7 @@ RUNS = {
     "scan": (collective, ExclusiveScan),
     "broadcast": (collective, Broadcast),
     "rows": (rows,),
+    "rows_put": (rows, "put"),
     "rows_two_level": (rows, "two_level"),
     "sort": (sort,),
     "ring_attention": (attention, RingAttention),

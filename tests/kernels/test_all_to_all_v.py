@@ -15,7 +15,7 @@ PES = (
     (1, "int64"), (3, "int64"),
     *(pytest.param(n, "float16", marks=pytest.mark.sweep) for n in (1, 2, 3, 5, 8)),
 )  # fmt: skip
-KINDS = AllToAllV, AllGatherV
+KINDS, WAYS = (AllToAllV, AllGatherV), ("direct", "put")
 POISON = 77
 
 
@@ -38,6 +38,12 @@ def wanted(kind, arrays, counts, me):
     return reference(arrays, counts, me) if kind is AllToAllV else np.concatenate(arrays)
 
 
+def room(algorithm, rows, row=(), dtype="int64"):
+    """Poisoned memory to get so many rows, the same on all PEs."""
+    made = shmem.full((rows, *row), POISON, dtype)
+    return made if algorithm == "put" else shmem.to_device(made.numpy())
+
+
 def called(plan, x, counts, out, received, **options):
     """Call it with this PE's numbers, on the device."""
     given = counts if isinstance(plan, AllToAllV) else counts[:1]
@@ -45,8 +51,9 @@ def called(plan, x, counts, out, received, **options):
 
 
 @pytest.mark.parametrize(("n_pes", "other"), PES)
+@pytest.mark.parametrize("algorithm", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_are_numpys(run_pes, n_pes, other, kind):
+def test_results_are_numpys(run_pes, n_pes, other, kind, algorithm):
     """Of several rows and pieces, blocks that share them, and boxes of one row."""
 
     def body():
@@ -54,14 +61,17 @@ def test_results_are_numpys(run_pes, n_pes, other, kind):
         me, n = shmem.my_pe(), shmem.n_pes()
         cases = [("int64", (), 100, 1, 40), (other, (3, 2), 33, 2, 3), ("int64", (), 64, 3, 1)]
         for k, (dtype, row, most, blocks, piece) in enumerate(cases):
-            plan = kind(rows=100, row=row, dtype=dtype, blocks=blocks, threads=whole_warps(4))
+            plan = kind(
+                rows=100, row=row, dtype=dtype, algorithm=algorithm, blocks=blocks,
+                threads=whole_warps(4),
+            )  # fmt: skip
             plan.piece = piece
             received = shmem.device_array(n, "int64")
             for call in range(3):
                 counts = numbers(kind, n, most * (call < 2), [k, call])
                 arrays = [rows_of(kind, counts, pe, row, dtype, call) for pe in range(n)]
                 total = counts[:, me].sum()
-                out = shmem.to_device(np.full((total + 2, *row), POISON, dtype))
+                out = room(algorithm, counts.sum(axis=0).max() + 2, row, dtype)
                 called(plan, to_send(arrays[me]), counts[me], out, received)
                 np.testing.assert_array_equal(received.numpy(), counts[:, me])
                 got = out.numpy()
@@ -74,18 +84,19 @@ def test_results_are_numpys(run_pes, n_pes, other, kind):
     run_pes(body, n_pes)
 
 
+@pytest.mark.parametrize("algorithm", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_calls_without_a_barrier(run_pes, kind):
+def test_many_calls_without_a_barrier(run_pes, kind, algorithm):
     """Some PEs are late now and then; pairs have different numbers of rounds."""
     calls = repeated(200, if_checked=5)
 
     def body():
         shmem.init()
         me, n = shmem.my_pe(), shmem.n_pes()
-        plan = kind(rows=64, dtype="int64", blocks=2, threads=whole_warps(4))
+        plan = kind(rows=64, dtype="int64", algorithm=algorithm, blocks=2, threads=whole_warps(4))
         plan.piece = 16
         received, late = shmem.device_array(n, "int64"), lateness(0.05, 0.01)
-        out = shmem.device_array(150 * n, "int64")
+        out = room(algorithm, 150 * n)
         for call in range(calls):
             counts = numbers(kind, n, 150, call)
             arrays = [rows_of(kind, counts, pe, (), "int64", call) for pe in range(n)]
@@ -98,22 +109,26 @@ def test_many_calls_without_a_barrier(run_pes, kind):
     run_pes(body, 5)
 
 
+@pytest.mark.parametrize("algorithm", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_has_no_room_is_not_written_but_told(run_pes, kind):
+def test_what_has_no_room_is_not_written_but_told(run_pes, kind, algorithm):
     """PE p sends p + 5 rows to each, the last PE to all more than it has; there is room for 8."""
 
     def body():
         shmem.init()
         me, n = shmem.my_pe(), shmem.n_pes()
-        with kind(rows=8, dtype="int64", blocks=1, threads=whole_warps(4)) as plan:
+        options = {"rows": 8, "dtype": "int64", "blocks": 1, "threads": whole_warps(4)}
+        with kind(algorithm=algorithm, **options) as plan:
             plan.piece = 3
             counts = np.repeat(np.arange(n)[:, None] + 5, n, axis=1)
             arrays = [rows_of(kind, counts, pe, (), "int64") for pe in range(n)]
             counts[n - 1] += 2  # all together, to the last one: where its rows end
-            memory = shmem.to_device(np.full(20, POISON, "int64"))
-            received = shmem.device_array(n, "int64")
+            memory, received = room(algorithm, 20), shmem.device_array(n, "int64")
             called(plan, to_send(arrays[me]), counts[me], memory[:8], received)
             found = memory.numpy(), received.numpy(), plan.dropped()
+            if algorithm == "put":
+                with pytest.raises(shmem.SymmetryError, match="out must be a symmetric array"):
+                    called(plan, memory, counts[me], shmem.to_device(memory.numpy()), received)
         with pytest.raises(shmem.ArgumentError, match=r"counts has shape \(9,\)"):
             plan(memory, shmem.device_array(9, "int64"), out=memory, received=received)
         with pytest.raises(shmem.ArgumentError, match="x has shape"):
