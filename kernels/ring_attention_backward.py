@@ -55,8 +55,6 @@ import gpushmem as shmem
 
 __all__ = ["RingAttentionBackward", "reference"]
 
-FEW = 4  # threads on CPUs, where more take turns: 2 to 16 times as fast as 128
-
 
 @shmem.jit(device=True)
 def clear_rows(rows):
@@ -266,9 +264,6 @@ class RingAttentionBackward(Ring):
         tile: tuple[int, int] | None = None, method: str | None = None,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        tuning = shmem.tuning()
-        if threads is None and not tuning.multiprocessors:
-            threads = min(FEW, tuning.threads)
         super().__init__(
             tokens, heads, kv_heads, head_dim, dtype, team, causal, window, scale, zigzag, tile,
             method, blocks, threads,

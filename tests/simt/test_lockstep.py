@@ -12,7 +12,7 @@ from numba import types as cuda_types
 from gpushmem.artifacts.launch_shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.simt.base.llvm_contexts import new_context
-from gpushmem.simt.blocks import llvm_code, uniformity
+from gpushmem.simt.blocks import llvm_code, transform, uniformity
 from gpushmem.simt.grid.entry import ONE, ROW, ROWS
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.waits import waits
@@ -191,7 +191,7 @@ def test_values_of_loops_that_threads_leave_at_different_times(monkeypatch):
     limits = np.arange(64) * 7 % 10
     out = both(leave, 1, 64, limits, np.zeros(64, np.int64))
     np.testing.assert_array_equal(out, 1000 * limits + limits**2)
-    monkeypatch.setattr(uniformity.Analysis, "_leave", lambda self, region, stop: None)
+    monkeypatch.setattr(uniformity.Analysis, "_leave", lambda *_: None)
     wrong = np.zeros(64, np.int64)
     Kernel(leave).prepare(shape_of(1, 64), (limits, wrong))()
     assert not np.array_equal(wrong, out), "this test sees that"
@@ -641,6 +641,48 @@ def test_a_kernel_whose_threads_never_part_has_no_code_for_one():
         lengths.append(sum(1 for f in alone for block in f.blocks for _ in block.instructions))
     assert lengths[0] <= 1
     assert lengths[1] > 20
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_what_one_thread_does_at_the_end_of_a_turn_changes_nothing_for_all(monkeypatch, joined):
+    """The loop goes on from three places: those where a thread of its own went bring the same."""
+
+    def turns(skipped, out):
+        row, total = out[0], 0
+        for k in range(5):
+            if skipped[k] > 0:
+                continue
+            for i in range(total):
+                cuda.nanosleep(1)
+                row[cuda.threadIdx.x] += i
+            row, total = out[k], total + 1
+            cuda.syncthreads()
+            if cuda.threadIdx.x == 0:
+                if out[5, 0] < 3:
+                    out[5, 0] += 1
+                out[5, 1] = k
+        out[6, cuda.threadIdx.x] = total
+
+    if not joined:
+        monkeypatch.setattr(transform, "JOINS", 0)
+    running = Kernel(turns).prepare(
+        shape_of(1, 40), (skipped := np.array([0, 1, 0, 0, 0]), out := np.zeros((7, 40), np.int64))
+    )
+    running()
+    wanted = np.zeros((7, 40), np.int64)
+    turns_of(skipped, wanted)
+    np.testing.assert_array_equal(out, wanted)
+    assert (running.entry.reason == "") == joined
+
+
+def turns_of(skipped, out):
+    """What the kernel above does, for all threads at once."""
+    row, total = out[0], 0
+    for k in np.flatnonzero(skipped == 0):
+        row += sum(range(total))
+        row, total = out[k], total + 1
+        out[5, :2] = min(total, 3), k
+    out[6] = total
 
 
 def test_texts_that_look_like_attributes_stay_as_they_are(capfd):

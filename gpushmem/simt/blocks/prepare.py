@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushmem.simt.base import llvm_passes
-from gpushmem.simt.blocks.llvm_code import Block, Function, Inst, callee_of, targets_of
+from gpushmem.simt.blocks.llvm_code import (
+    Block,
+    Function,
+    Inst,
+    callee_of,
+    substituted,
+    targets_of,
+)
 from gpushmem.simt.blocks.uniformity import is_pure
 from gpushmem.simt.compiler.cached_functions import ALL, BARRIER, LANES, Meeting, kept_names
 from gpushmem.simt.compiler.primitives import PAUSE
 
 __all__ = [
-    "EACH", "Cut", "cut_up", "forget_statuses", "one_function", "sink", "suffixed", "waiting_in",
+    "EACH", "Cut", "cut_up", "forget_statuses", "join", "one_function", "sink", "suffixed",
+    "waiting_in",
 ]  # fmt: skip
 
 # --- one function
@@ -244,6 +252,42 @@ def cut_up(function: Function, meetings: dict[str, Meeting]) -> None:
                 for before, after in moved.items():
                     incoming = incoming.replace(f", {before} ]", f", {after} ]")
                 inst.text = f"{head} = phi {incoming}"
+
+
+def join(function: Function, edges: set[str], stop: str) -> None:
+    """Let the ways from some blocks to another meet before it, in a block of their own."""
+    block = function.blocks[stop]
+    made = Block(suffixed(stop, ".met"))
+    while made.label in function.blocks:
+        made.label = suffixed(made.label, ".met")
+    for phi in block.phis:
+        came = {pred: value for value, pred in phi.incoming if pred in edges}
+        rest = {pred: value for value, pred in phi.incoming if pred not in edges}
+        head, values = phi.text.partition(" [ ")[0], {*came.values()}
+        if len(values) == 1:
+            (rest[made.label],) = values
+        else:
+            name = suffixed(made.label, f".{len(made.insts)}")
+            text = f"{name} = phi {head.partition(' = phi ')[2]} {_ways(came)}"
+            made.insts.append(Inst(text, name, phi.type, "phi", _named(came), made))
+            rest[made.label] = name
+        phi.text, phi.uses = f"{head} {_ways(rest)}", _named(rest)
+    made.insts.append(_jump(stop, made))
+    made.follows = [stop]
+    for label in edges:
+        end = function.blocks[label].end
+        end.text = substituted(end.text, {stop: made.label})
+        follows = function.blocks[label].follows
+        follows[follows.index(stop)] = made.label
+    function.blocks[made.label] = made
+
+
+def _ways(incoming: dict[str, str]) -> str:
+    return ", ".join(f"[ {value}, {pred} ]" for pred, value in incoming.items())
+
+
+def _named(incoming: dict[str, str]) -> list[str]:
+    return [v for v in dict.fromkeys(incoming.values()) if v.startswith("%")]
 
 
 FULL = ("-1", "4294967295")  # masks of all lanes

@@ -36,6 +36,7 @@ from gpushmem.simt.blocks.prepare import (
     EACH,
     cut_up,
     forget_statuses,
+    join,
     one_function,
     sink,
     waiting_in,
@@ -58,6 +59,7 @@ __all__ = ["BLOCK", "LANE", "PASSES", "SITES", "Lockstep", "in_lockstep"]
 BLOCK, LANE = "block", "lane"  # what the names of the two functions end in
 SITES = ".sites"  # a table: the C string that names a barrier's line, by code
 MOST = 8000  # instructions of a kernel with all that waits in it
+JOINS = 2  # how often it is analysed again, with threads that meet before others come
 MOST_LINES = 2000  # of the text of one that never waits: it costs more than it brings
 
 
@@ -136,6 +138,11 @@ def cut(work: Work) -> None:
 def analyse(work: Work) -> None:
     """Find out what is the same for all threads."""
     work.analysis = Analysis(work.function)
+    for _ in range(JOINS):
+        for stop, edges in work.analysis.joins.items():
+            join(work.function, edges, stop)
+        if work.analysis.joins:
+            work.analysis = Analysis(work.function)
     _check_warps(work.analysis)
     if work.analysis.own_loads:
         raise Unfit("its threads are numbered")

@@ -87,6 +87,7 @@ class Analysis:
         self.local: set[str] = set()
         self.deciders: dict[str, set[str]] = {}  # label -> region
         self.left: dict[str, set[str]] = {}  # value -> blocks of the regions that it comes out of
+        self._joins: dict[str, set[str]] = {}
         self._grow()
 
     def _thread_offset(self, name: str) -> int | None:
@@ -223,20 +224,35 @@ class Analysis:
                 self.deciders[label] = region
             else:
                 self.local |= region
-            self._leave(region, self.flow.post_dominator[label])
+            self._leave(label, region, self.flow.post_dominator[label])
 
-    def _leave(self, region: set[str], stop: str) -> None:
+    def _leave(self, label: str, region: set[str], stop: str) -> None:
         """Let what comes out of a region vary."""
         inside = region | self.function.errors
-        for label in region:
-            for inst in self.function.blocks[label].insts:
+        for each in region:
+            for inst in self.function.blocks[each].insts:
                 if inst.name and any(
                     u.block.label not in inside for u in self.users.get(inst.name, [])
                 ):
                     self.varying.add(inst.name)
                     self.left.setdefault(inst.name, set()).update(region)
         if stop != EXIT:
-            self.varying.update(p.name for p in self.function.blocks[stop].phis if p.name)
+            phis = self.function.blocks[stop].phis
+            edges = {p for p in self.flow.preds[stop] if p == label or p in region}
+            came = [{value for value, pred in phi.incoming if pred in edges} for phi in phis]
+            if edges < {*self.flow.preds[stop]} and any(
+                len(values) == 1 and not values & self.varying for values in came
+            ):
+                self._joins[stop] = self._joins.get(stop, set()) | edges
+            self.varying.update(p.name for p in phis if p.name)
+
+    @cached_property
+    def joins(self) -> dict[str, set[str]]:
+        """Blocks where threads meet, and others come from elsewhere: the edges of those that met.
+
+        With a block of their own before it (`prepare.join`), what they all bring along is uniform.
+        """
+        return {stop: edges for stop, edges in self._joins.items() if stop not in self.local}
 
     def is_wanted_elsewhere(self, inst: Inst) -> bool:
         """Whether a value is asked for in another block than the one that computes it."""
