@@ -99,7 +99,10 @@ def lay_out_come(come, room, places):
 
 @shmem.jit(device=True)
 def send_round(r, x, width, piece, begins, sent, come, inbox, arrived, near, team, epochs):
-    """Send round `r` to all that have it."""
+    """Send round `r` to all that have it.
+
+    What `send` has stored is visible to the whole block, so each thread's fence covers it.
+    """
     b, me, n = cuda.blockIdx.x, shmem.team_my_pe(team), shmem.team_n_pes(team)
     for k in range(1, n):
         to = (me + k) % n
@@ -109,7 +112,6 @@ def send_round(r, x, width, piece, begins, sent, come, inbox, arrived, near, tea
             box, signal = inbox[epoch % SLOTS, b, me], arrived[epoch % SLOTS, b, me:]
             send(box, part, signal, head(epoch, sent[to]), member(team, to), near)
     if near:
-        cuda.syncthreads()
         if cuda.threadIdx.x < n - 1:
             shmem.fence()
         for k in range(1 + cuda.threadIdx.x, n, cuda.blockDim.x):

@@ -75,8 +75,8 @@ def lanes_of_row():
 def load_tile(wide, small, rows, index, table, first, count, page_size, page_rows, heads, at):
     """Set `wide` (TILE, D) to rows of the cache: those of `count` keys from `first` on.
 
-    `rows` (all of the cache, D); `at` is the row of token 0 of page 0 that is of this head. The
-    block has synchronised before, and does at the end.
+    `rows` (all of the cache, D); `at` is the row of token 0 of page 0 that is of this head. All
+    threads see the rows, and what they wrote before.
     """
     for k in range(cuda.threadIdx.x, count, cuda.blockDim.x):
         token = first + k
@@ -84,12 +84,11 @@ def load_tile(wide, small, rows, index, table, first, count, page_size, page_row
     cuda.syncthreads()
     shmem.copy_rows_block(small[:count], rows, index[:count])
     if small.itemsize < wide.itemsize:
-        cuda.syncthreads()
         lanes = lanes_of_row()
         for k in range(cuda.threadIdx.x // lanes, count, cuda.blockDim.x // lanes):
             for i in range(cuda.threadIdx.x % lanes, wide.shape[1], lanes):
                 wide[k, i] = np.float32(small[k, i])
-    cuda.syncthreads()
+        cuda.syncthreads()
 
 
 @shmem.jit(device=True)
@@ -97,7 +96,8 @@ def weigh(work, dim, lengths, first, count, group):
     """Make weights of scores, relative to each row's largest so far, and scale sums to it.
 
     `work` (rows, ...) has of each row its sums, D numbers; its query, D; its scores, TILE; and
-    STATS: the largest score so far, the sum of weights, and what sums are to be scaled by.
+    STATS: the largest score so far, the sum of weights, and what sums are to be scaled by. Others
+    see the sum of weights when the block has synchronised once more, as `load_tile` does.
     """
     rows, scores, stats = work.shape[0], 2 * dim, 2 * dim + TILE
     for r in range(cuda.threadIdx.x, rows, cuda.blockDim.x):
@@ -123,13 +123,15 @@ def weigh(work, dim, lengths, first, count, group):
         for k in range(count):
             total += work[r, scores + k]
         work[r, stats + 1] = total
-    cuda.syncthreads()
 
 
 @shmem.jit(device=True)
 def attend(work, dim, wide, small, index, rows, table, lengths, first, last, page_size, page_rows,
            heads, keys_at, values_at, group):  # fmt: skip
-    """Attend to keys `first` to `last` (exclusive): sums and stats of `work` are set."""
+    """Attend to keys `first` to `last` (exclusive): sums and stats of `work` are set.
+
+    All threads see them: what `load_tile` and `gemm_block` make, the whole block sees.
+    """
     stats = 2 * dim + TILE
     for r in range(work.shape[0]):
         for i in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
@@ -150,7 +152,6 @@ def attend(work, dim, wide, small, index, rows, table, lengths, first, last, pag
             else:
                 shmem.gemm_block(scores, work[:, dim : 2 * dim], tile.T, False)
                 weigh(work, dim, lengths, start, count, group)
-    cuda.syncthreads()
 
 
 @shmem.jit(device=True)

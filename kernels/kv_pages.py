@@ -251,7 +251,6 @@ def widen_layer(signals, slot, layer, value, routes, kept, counts, cache, as_byt
             at, size = place_of(unit, route, kept[slot], 0, DST)
             at += layer * route[DST + LAYER]
             row = as_bytes[at * wide : at * wide + row_bytes(size)]
-            shmem.copy_block(staged[0], row)
-            cuda.syncthreads()
+            shmem.copy_block(staged[0], row)  # the whole block sees it then
             sum_rows(cache[at : at + size], staged)
             cuda.syncthreads()

@@ -72,6 +72,7 @@ ROOTS = {
     "int8": {"dispatch_low_latency", "combine", "narrow", "widen"},
     "pages": {"send_layer", "start_request", "give_table", "receive_layer", "put_pages"},
     "pages_8_bits": {"send_layer", "give_table", "widen_layer", "put_pages_as_8_bits"},
+    "pages_8_bits_far": {"send_layer", "put_pages_as_8_bits"},
     "pages_given_up": {"send_layer", "give_up", "cancel"},
     "decode": {"flash_decode", "attend_by_tiles"},
     "decode_lanes": {"flash_decode", "attend_to_all"},

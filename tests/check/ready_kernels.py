@@ -4,6 +4,8 @@ What `test_every_order_is_needed` runs under the checker: `ready_kernels.py NAME
 """
 
 import sys
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,6 +69,12 @@ def array(*shape, dtype=F4):
     return shmem.register(shmem.to_device(rng.normal(size=shape).astype(dtype)))
 
 
+def as_on_a_gpu(plan):
+    """A plan that launches the kernels that it has for GPUs."""
+    plan.tuning = replace(plan.tuning, multiprocessors=1)
+    return plan
+
+
 def all_reduce(algorithm, near=True, wire=None):
     plan = AllReduce(size=37, dtype=F4, algorithm=algorithm, wire=wire, **GPU)
     plan._workspace = *plan._workspace[:-1], near
@@ -93,7 +101,7 @@ def streams():
 def zero(clip=None):
     """Parts of two pieces in each block."""
     size = 128 * shmem.n_pes() - 5
-    plan = ZeroAdam(size=size, dtype=F4, clip=clip, **GPU)
+    plan = as_on_a_gpu(ZeroAdam(size=size, dtype=F4, clip=clip, **GPU))
     plan.piece = 32
     gradients, parameters = array(size), array(size)
     for _ in range(CALLS):
@@ -136,8 +144,9 @@ def rows(algorithm="direct"):
     x, received = array(40 * n, 3), shmem.device_array(n, "int64")
     out = shmem.zeros((25 * n, 3), F4) if algorithm == "put" else array(25 * n, 3)
     for call in range(CALLS):
-        counts = (np.arange(n) + me + call) % 3 * 40
+        counts = (np.arange(n) + me + call) % 3 * 40  # so many come, too
         plan(x, shmem.to_device(counts), out=out, received=received)
+        assert (received.numpy() == counts).all()
         x.copy_from(np.ones(x.shape, F4))
 
 
@@ -214,27 +223,33 @@ def experts(form, wire=None):
         y.copy_from(np.ones(y.shape, F4))
 
 
-def pages_to_the_last(wire=None):
-    """A plan with which all PEs but the last send to it."""
+def pages_to_the_last(wire=None, near=True, timeout=None):
+    """A plan with which all PEs but the last send to it, by two warps of a block."""
     last = shmem.n_pes() - 1
-    return last, KVTransfer(
+    plan = KVTransfer(
         layers=2, pages=4, page_size=2, kv_heads=2, head_dim=16, dtype=F4,
-        prefill=tuple(range(last)), prefill_tp=last, decode=(last,), requests=1, wire=wire, **GPU,
+        prefill=tuple(range(last)), prefill_tp=last, decode=(last,), requests=1, wire=wire,
+        threads=64, blocks=2, timeout=timeout,
     )  # fmt: skip
+    plan.reachable = near
+    plan._make_routes()
+    return last, as_on_a_gpu(plan)
 
 
 def over(plan, request):
-    """Whether it is over with its pages; waits."""
+    """Whether it is over with its pages; waits, but not for ever."""
+    late = time.monotonic() + 20
     try:
         while not plan.finished(request):
-            shmem.synchronize()
+            time.sleep(0.01)
+            assert time.monotonic() < late, "it is never over"
     except TransferFailed:
         return False
     return True
 
 
 def given_up():
-    """Requests that one side gives up, or the other, in a slot that is used again."""
+    """Requests that one side gives up, or the other, in a slot that is used again; refusals."""
     last, plan = pages_to_the_last()
     for call in range(2 * CALLS):
         if shmem.my_pe() == last:
@@ -243,32 +258,44 @@ def given_up():
                 plan.abort(call)
         else:
             plan.start(call, [0, 2])
-            plan.send(call, 0)
+            if call % 4:  # else both layers are given up
+                plan.send(call, 0)
             if call % 2:
                 plan.send(call, 1)
             else:
                 plan.abort(call)
         over(plan, call)
         plan.cache[1].copy_from(call)
+    for call in range(2 * CALLS, 2 * CALLS + 2):
+        if shmem.my_pe() == last:
+            plan.refuse(call)
+        else:
+            plan.start(call, [0, 2])
+            plan.send(call)
+            over(plan, call)
 
 
-def pages(wire=None):
-    """A chunk is sent ahead, and slots are used again."""
-    last, plan = pages_to_the_last(wire)
+def pages(*args):
+    """A chunk is sent ahead, and slots are used again; at last layers are sent by one launch."""
+    last, plan = pages_to_the_last(*args)
     for call in range(CALLS):
         if shmem.my_pe() == last:
             plan.receive(call, [3, 1])
         else:
             plan.start(call, [0, 2])
-        for layer in range(2):
+        for layer in (0, 1) if call < CALLS - 1 else (None,):
+            caches = plan.cache if layer is None else [plan.cache[layer]]
             if shmem.my_pe() == last:
                 plan.wait(call, layer)
-                plan.cache[layer].numpy()
-            else:
-                plan.cache[layer].copy_from(call)
-                plan.send(call, layer, last=1)
-                plan.send(call, layer, first=1)
-                plan.cache[layer].copy_from(-1)
+                for cache in caches:
+                    cache.numpy()
+                continue
+            for cache in caches:
+                cache.copy_from(call)
+            plan.send(call, layer, last=1)
+            plan.send(call, layer, first=1)
+            for cache in caches:
+                cache.copy_from(-1)
         assert over(plan, call)
 
 
@@ -555,6 +582,7 @@ RUNS = {
     "int8": (experts, "low_latency", "int8"),
     "pages": (pages,),
     "pages_8_bits": (pages, "float8_e4m3"),
+    "pages_8_bits_far": (pages, "float8_e4m3", False, 60.0),
     "pages_given_up": (given_up,),
     "decode": (decode,),
     "decode_lanes": (decode, "lanes"),

@@ -32,8 +32,6 @@ NOT_NEEDED = {
     ),
     "kernels/decode_lanes.py:merge_rows:cuda.syncthreads() (2)": "the block is one warp",
     "kernels/decode_lanes.py:attend_to_all:cuda.syncthreads()": "the block is one warp",
-    "kernels/kv_pages.py:hear:"
-    "shmem.signal_wait_until(given, shmem.CMP_GE, ticket << 32, timeout)": "no run has a timeout",
     "kernels/all_reduce.py:multicast:complete()": (
         "`tell_others` has a fence, which the checker takes for stores to the PE's own memory, too"
     ),
