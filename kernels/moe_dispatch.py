@@ -167,9 +167,8 @@ def send_packed(
 
 @shmem.jit(device=True)
 def tell_of_rows(n_experts, share, counted, arrived, team, epoch):
-    """Tell all PEs that have experts of what the block has stored there."""
+    """Tell all PEs that have experts of what the block has stored there, and sees, by copies."""
     me, n, b = shmem.team_my_pe(team), shmem.team_n_pes(team), cuda.blockIdx.x
-    cuda.syncthreads()
     if cuda.threadIdx.x < n:
         shmem.fence()
     for k in range(cuda.threadIdx.x, n, cuda.blockDim.x):

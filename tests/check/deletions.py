@@ -69,6 +69,8 @@ ROOTS = {
     "moe_library": {"wait_for_tokens", "activate_rows", "dispatch_low_latency", "combine"},
     "low_latency": {"dispatch_low_latency", "combine"},
     "throughput": {"dispatch_throughput", "combine", "over_segments"},
+    "low_latency_far": {"dispatch_low_latency", "combine"},
+    "throughput_far": {"dispatch_throughput", "combine"},
     "int8": {"dispatch_low_latency", "combine", "narrow", "widen"},
     "pages": {"send_layer", "start_request", "give_table", "receive_layer", "put_pages"},
     "pages_8_bits": {"send_layer", "give_table", "widen_layer", "put_pages_as_8_bits"},

@@ -32,6 +32,7 @@ from gpushmem.kernels import (
     MoE,
     PipelinedLayers,
     PipelineExchange,
+    Plan,
     ReduceScatter,
     RingAttention,
     RingAttentionBackward,
@@ -75,9 +76,8 @@ def as_on_a_gpu(plan):
     return plan
 
 
-def all_reduce(algorithm, near=True, wire=None):
+def all_reduce(algorithm, wire=None):
     plan = AllReduce(size=37, dtype=F4, algorithm=algorithm, wire=wire, **GPU)
-    plan._workspace = *plan._workspace[:-1], near
     x = array(37)
     for _ in range(CALLS):
         plan(x)
@@ -223,17 +223,14 @@ def experts(form, wire=None):
         y.copy_from(np.ones(y.shape, F4))
 
 
-def pages_to_the_last(wire=None, near=True, timeout=None):
+def pages_to_the_last(wire=None, timeout=None):
     """A plan with which all PEs but the last send to it, by two warps of a block."""
     last = shmem.n_pes() - 1
-    plan = KVTransfer(
+    return last, as_on_a_gpu(KVTransfer(
         layers=2, pages=4, page_size=2, kv_heads=2, head_dim=16, dtype=F4,
         prefill=tuple(range(last)), prefill_tp=last, decode=(last,), requests=1, wire=wire,
         threads=64, blocks=2, timeout=timeout,
-    )  # fmt: skip
-    plan.reachable = near
-    plan._make_routes()
-    return last, as_on_a_gpu(plan)
+    ))  # fmt: skip
 
 
 def over(plan, request):
@@ -299,14 +296,13 @@ def pages(*args):
         assert over(plan, call)
 
 
-def pipeline(kind, window, near=True):
+def pipeline(kind, window):
     """Boxes, places and tiles are used again; items come in the order of the stages."""
     me, n, shape = shmem.my_pe(), shmem.n_pes(), (4, 6)
     plan = PipelinedLayers(
         rows=4, hidden=6, layers=2, microbatches=2 * n, dtype=F4, kind=kind, window=window,
         tile=(3, 6), **GPU,
     )  # fmt: skip
-    plan._workspace = *plan._workspace[:-1], near
     weights, batch = array(1, 2, 6, 6), array(2 * n, *shape)
     gradients, loss = array(1, 2, 6, 6), array(2 * n, 4)
     for _ in range(CALLS):
@@ -371,10 +367,9 @@ def attention(kind):
             v.copy_from(0.5)
 
 
-def heads_and_tokens(near=True):
+def heads_and_tokens():
     n = shmem.n_pes()
     plan = Ulysses(tokens=5, heads=(2 * n, n, n), head_dim=4, dtype=F4, **GPU)
-    plan.reachable = near
     x, out, (cos, sin) = array(5, 4 * n, 4), array(5, 4 * n, 4), array(2, 5, 2)
     parts = [array(5 * n, heads, 4) for heads in (2, 1, 1)]
     for _ in range(CALLS):
@@ -406,9 +401,8 @@ def graph_of(rows, far):
     )  # fmt: skip
 
 
-def spmv(near=True):
+def spmv():
     plan = SpMV(graph_of(37, 1), **GPU)
-    plan._workspace = *plan._workspace[:-1], near
     x, out = array(37), array(37)
     for _ in range(CALLS):
         plan(x, out=out)
@@ -422,9 +416,8 @@ def bfs():
         plan(call, parents=parents, distances=distances)
 
 
-def bags(near=True):
+def bags():
     plan = EmbeddingBags(rows=20, dim=7, bags=5, most=3, dtype=F4, **GPU)
-    plan._workspace = *plan._workspace[:-1], near
     table, out = array(len(plan.rows), len(plan.columns)), array(5, 7)
     numbers = shmem.register(shmem.to_device(np.arange(15, dtype="int32").reshape(5, 3)))
     for _ in range(CALLS):
@@ -538,9 +531,9 @@ RUNS = {
     "arena": (arena,),
     "one_shot": (all_reduce, "one_shot"),
     "two_shot": (all_reduce, "two_shot"),
-    "far": (all_reduce, "one_shot", False),  # as on several machines
-    "wire": (all_reduce, "one_shot", True, "float8_e4m3"),
-    "wire_two_shot": (all_reduce, "two_shot", True, "float8_e4m3"),
+    "far": (all_reduce, "one_shot"),
+    "wire": (all_reduce, "one_shot", "float8_e4m3"),
+    "wire_two_shot": (all_reduce, "two_shot", "float8_e4m3"),
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
     "ll": (all_reduce, "ll"),
@@ -557,7 +550,7 @@ RUNS = {
     "ring_attention": (attention, RingAttention),
     "ring_attention_backward": (attention, RingAttentionBackward),
     "ulysses": (heads_and_tokens,),
-    "ulysses_far": (heads_and_tokens, False),
+    "ulysses_far": (heads_and_tokens,),
     "zero": (zero,),
     "zero_clipped": (zero, 1.0),
     "streams": (streams,),
@@ -579,25 +572,29 @@ RUNS = {
     "moe_library": (moe, "library"),
     "low_latency": (experts, "low_latency"),
     "throughput": (experts, "throughput"),
+    "low_latency_far": (experts, "low_latency"),
+    "throughput_far": (experts, "throughput"),
     "int8": (experts, "low_latency", "int8"),
     "pages": (pages,),
     "pages_8_bits": (pages, "float8_e4m3"),
-    "pages_8_bits_far": (pages, "float8_e4m3", False, 60.0),
+    "pages_8_bits_far": (pages, "float8_e4m3", 60.0),
     "pages_given_up": (given_up,),
     "decode": (decode,),
     "decode_lanes": (decode, "lanes"),
     "pipeline": (pipeline, "1f1b", 1),
-    "pipeline_far": (pipeline, "zero_bubble", 2, False),
+    "pipeline_far": (pipeline, "zero_bubble", 2),
     "fft": (fft,),
     "spmv": (spmv,),
-    "spmv_far": (spmv, False),
+    "spmv_far": (spmv,),
     "bfs": (bfs,),
     "bags": (bags,),
-    "bags_far": (bags, False),
+    "bags_far": (bags,),
 }  # fmt: skip
 
 if __name__ == "__main__":
     shmem.init()
+    if sys.argv[1].endswith("far"):
+        Plan.reachable = False  # as on several machines
     function, *args = RUNS[sys.argv[1]]
     function(*args)
     shmem.finalize()
