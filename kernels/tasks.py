@@ -6,7 +6,7 @@ row 0 has how many blocks are idle, for each of two slots; row 1 + b is the dequ
     span     32 bits: how many tasks have been stolen from it (`first`); 32 bits: how many it has
     read     how many of the stolen ones their thieves have read
     safe     how many were stolen when all of those had been read: their places may be used again
-    victim   whom it has stolen from last
+    victim   how far behind it is whom it has stolen from last
     places   tasks first, first + 1, ..., each at its number modulo their number
 
 **Taking.** Both ends of a deque are in one word, so who takes tasks does it by one compare-and-swap
@@ -138,19 +138,20 @@ def from_others(pool, idle, team):
     everybody = shmem.team_n_pes(team) * blocks
     me = shmem.team_my_pe(team) * blocks + cuda.blockIdx.x
     shmem.quiet()  # what this block's tasks have written is visible to all when all are idle
-    known = shmem.atomic_fetch_add(idle, 1, home) + 1
+    known, far = shmem.atomic_fetch_add(idle, 1, home) + 1, mine[VICTIM]
     while known != everybody:
         for _ in range(everybody):
-            victim = (me + 1 + mine[VICTIM]) % everybody
+            victim = (me + 1 + far) % everybody
             pe, b = member(team, victim // blocks), victim % blocks
             if shmem.atomic_fetch(pool[1 + b, SPAN:], pe) & LOW:
                 if not began_to_steal(idle, everybody, home):
                     break
                 task = stolen(pool, b, pe)
                 if task != NO_TASK:
+                    mine[VICTIM] = far
                     return task
                 shmem.atomic_fetch_add(idle, 1, home)
-            mine[VICTIM] = (mine[VICTIM] + 1) % everybody
+            far = (far + 1) % everybody
         known = shmem.atomic_fetch(idle, home)
     return np.int64(NO_TASK)
 

@@ -109,7 +109,10 @@ FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
 FOREVER = 1 << 62
 OF_CLOCK = -0x3D4D51C2D82B14B1  # odd; THREAD.mark is `number` * SPREAD + `clock` * OF_CLOCK
 SCOPES = {BLOCK: 2, WARP: 1}  # of a call, in its record; 0: of a thread
-TURN = 3  # which word of a DONE is its turn
+# Words of a DONE: its turn; of a poll how many records its call has, and the poll before it, or 0:
+# the number of its DONE plus 1.
+TURN, RECORDS, BEFORE = 3, 4, 5
+MOST_POLLS = 64  # of other words, between two that are compared
 EVENTS_OF_CALL = 2  # its clock advances at the call, and at the return
 # Operations that change nothing if what they return is, or is not, this argument, or has its bits.
 CHANGES_NOTHING = {
@@ -520,43 +523,80 @@ def may_be_repeated():
 
 @device
 def forget_repeated(changes_nothing):
-    """A call that changes nothing, and sees what the one before it saw, has not been.
+    """A call that changes nothing, and sees what an earlier one saw, has not been.
 
     Its records are at the end of the log, unless another thread has appended some. A loop that
-    polls with such calls would fill the log: this way each value that it sees is there once.
+    polls with such calls would fill the log: this way each value that it sees is there once, or
+    once more for each that it sees of another word. A thread's *polls* are those of its calls since
+    its last event of another kind. One is *news* if no poll before has been the same call, or the
+    last such call saw something else. A poll is forgotten if one that is the same, and saw the
+    same, comes after the last news:
+
+    - It orders nothing more. The writes to the word that the one before must have seen, its thread
+      knows. It has heard of nothing since, so for all it knows none has come between the two.
+    - It is in no race that the one before is not in. Another thread knows of a poll by what its
+      thread writes, or by a meeting; that is an event of another kind, and comes after both.
+
+    What was seen before the last news is looked at once more: by what is known now, the same value
+    may be one that was written again.
     """
     place, fiber = as_launch(launch_word()).log, as_fiber(fiber_word())
+    before, now = fiber.poll, clock()
+    fiber.poll = 0
     if place == 0 or changes_nothing == 0:
-        fiber.poll = 0
         return
-    here, first, before = as_log(place), fiber.call, fiber.poll - 1
-    end = here.n
-    fiber.poll = first + 1
-    if before < 0 or end > here.most or before + end - first > first:
+    here, first = as_log(place), fiber.call
+    end, records = here.n, here.records
+    if end > here.most or not are_own(records, first, end):
         return
-    records = here.records
-    for k in range(end - first):
-        if not is_again(
-            records + (before + k) * RECORD_BYTES, records + (first + k) * RECORD_BYTES
-        ):
+    if before != 0:
+        poll = as_record(records + (before - 1) * RECORD_BYTES)
+        if poll.clock != now - EVENTS_OF_CALL:  # there were other events
+            before = 0
+    last, again = before, 0
+    for _ in range(MOST_POLLS):
+        if last == 0 or again != 0:
+            break
+        poll = as_record(records + (last - 1) * RECORD_BYTES)
+        again = is_again(records, last - poll.words[RECORDS], first, end)
+        if again == 1 and poll.clock > fiber.news and compare_swap_word(place, end, first) == end:
+            later(-EVENTS_OF_CALL)
+            fiber.poll = before
             return
-    last = as_record(records + (before + end - first - 1) * RECORD_BYTES)
-    again = last.kind == DONE and last.clock + EVENTS_OF_CALL == clock()
-    if again and compare_swap_word(place, end, first) == end:
-        later(-EVENTS_OF_CALL)
-        fiber.poll = before + 1
+        last = poll.words[BEFORE]
+    if again != 1:
+        fiber.news = now - 1
+    poll = as_record(records + (end - 1) * RECORD_BYTES)
+    poll.words[RECORDS], poll.words[BEFORE] = end - first, before
+    fiber.poll = end
 
 
 @device
-def is_again(one, other):
-    """Whether the calling thread has made two records that differ in when alone."""
-    old, new, me = as_record(one), as_record(other), thread_number()
-    launch = as_launch(launch_word()).number
-    same = old.launch == launch and new.launch == launch and old.thread == me and new.thread == me
-    same = same and old.kind == new.kind and old.site == new.site
-    for k in range(6):
-        same = same and (old.words[k] == new.words[k] or (k == TURN and old.kind == DONE))
-    return same
+def are_own(records, first, end):
+    """Whether all these records are of the calling thread."""
+    me, launch = thread_number(), as_launch(launch_word()).number
+    for k in range(first, end):
+        record = as_record(records + k * RECORD_BYTES)
+        if record.thread != me or record.launch != launch:
+            return False
+    return True
+
+
+@device
+def is_again(records, old, new, end):
+    """Whether the records of two calls are the same, but for when: 1; -1: they saw something else.
+
+    0 if the calls differ.
+    """
+    for j in range(end - new):
+        one = as_record(records + (old + j) * RECORD_BYTES)
+        other = as_record(records + (new + j) * RECORD_BYTES)
+        same, seen = one.kind == other.kind and one.site == other.site, other.kind == DONE
+        for k in range(TURN if seen else 6):
+            same = same and one.words[k] == other.words[k]
+        if not same:
+            return -1 if seen or other.kind == CONTENTS else 0
+    return 1
 
 
 def polls(op: Op) -> bool:

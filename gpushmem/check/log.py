@@ -108,7 +108,8 @@ OP = 2
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
 EFFECT = 3
 # An operation has returned: number of the row, result, what that is (0 a number, 1 a truth, 2
-# neither, REFUSED: it has raised an error, of the host's), its turn (`turns`).
+# neither, REFUSED: it has raised an error, of the host's), its turn (`turns`); of a poll two words
+# more (`instrumentation`).
 DONE = 4
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes

@@ -27,7 +27,7 @@ def tell(word):
 
 shmem.init()
 word = shmem.full(1, 7, "uint64")
-begun = shmem.zeros(1, "uint64")
+begun = shmem.zeros(2, "uint64")
 status, indices = shmem.zeros(1, "int32"), shmem.zeros(1, "uint64")
 if shmem.my_pe() == 1:
     poll[1, 1](word, status, indices, begun)
@@ -47,6 +47,7 @@ LOOPS = {
     "atomic_compare_swap": "shmem.atomic_compare_swap(word, 3, 8, 1) != 3",
     "atomic_swap": "shmem.atomic_swap(word, 7, 1) == 7",
 }
+OTHER = "shmem.atomic_fetch(status, 0) == 0 and shmem.signal_fetch(begun[1:]) == 0 and "
 
 
 @pytest.fixture
@@ -72,6 +73,14 @@ def calls(run_cli, tmp_path):
 def test_what_a_loop_sees_is_recorded_once(calls, operation):
     seen, stamps = calls(LOOPS[operation], operation)
     assert seen in (2, 3)  # one more if the program's own thread appends to the log just then
+    assert stamps > 1000
+
+
+@pytest.mark.parametrize("operation", ["signal_fetch", "test_some", "atomic_swap"])
+def test_what_a_loop_sees_of_several_words_is_recorded_twice(calls, operation):
+    """All that are looked at once, and once more by what has been seen of the others."""
+    seen, stamps = calls(OTHER + LOOPS[operation], "atomic_fetch")
+    assert seen in (2, 3, 4)  # as above
     assert stamps > 1000
 
 

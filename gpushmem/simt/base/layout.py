@@ -76,9 +76,10 @@ FIBER = struct(
     ("wanted", "i8"),
     ("width", "i8"),  # bytes of the compared value, negative if it is signed
     ("waits", "i8"),  # how many waits it has begun
-    ("clock", "i8"),  # an observer's own, as are the next two
+    ("clock", "i8"),  # an observer's own, as are the next three
     ("call", "i8"),
     ("poll", "i8"),
+    ("news", "i8"),
     ("looked", "i8"),  # where a function of a bitcode library has looked last, ...
     ("saw", "i8"),  # what it saw there,
     ("looks", "i8"),  # ... and how often it has looked
