@@ -14,6 +14,10 @@ looked at its conditions once more after it; so nobody will ever move. Threads t
 wait has a timeout, may move at any time: such a PE is not still. Nor is one with Python threads
 that are not known to wait.
 
+Threads in lockstep that wait at a barrier are let go alone, one by one, when nothing has moved for
+many rounds (`simt.run.scheduler.LATE`): they may do what others wait for, or be told of a mistake.
+Until then their launch is not still: such rounds are not counted (`rests`).
+
 *What moves without a thread of Python's* (`wakeup_sources`). A signal's handler runs in the main
 thread, on top of whatever that waits in. While it runs, the thread's innermost frame is not the one
 that parked, or one that only waits for it: the thread is not at rest, and the PE not still. It may
@@ -369,7 +373,7 @@ class Turns(dict[Any, int]):
 
     def __init__(self, waits: Iterable[Parked] = ()) -> None:
         self.launches = {run for wait in waits if (run := wait.launch()) is not None}
-        super().__init__((launch, int(launch.launch[0]["turns"])) for launch in self.launches)
+        super().__init__((launch, int(launch.launch[0]["rests"])) for launch in self.launches)
         main = parked.get(threading.main_thread().ident or 0)
         if main is not None:
             self[main] = main.turns

@@ -20,6 +20,7 @@ from gpushmem.backends.cpu.sync.world import LINE_OF, TEAM
 from gpushmem.diagnosis import wakeup_sources
 from gpushmem.diagnosis.host_polling import Asking
 from gpushmem.ops import OPS
+from tests.conftest import PATHS, PLAIN
 from tests.launch.test_deadlocks import has
 
 C = ctypes.CDLL(None)
@@ -268,3 +269,38 @@ def test_a_host_that_waits_beside_a_busy_program_sleeps():
         busy.communicate()
     assert record["crowded"] > 0
     assert yields < host_barrier.YIELDS / 2
+
+
+LET_GO_LATE = """
+from gpushmem.simt.run import scheduler
+from numba import cuda
+
+import gpushmem as shmem
+
+scheduler.LATE = 6000  # half a second
+
+
+@shmem.jit
+def tell(flag):
+    if cuda.threadIdx.x == 0:
+        shmem.put_block(flag, flag, 0)
+    cuda.syncthreads()
+
+
+shmem.init()
+tell[1, 64](shmem.zeros(1))
+shmem.synchronize()
+"""
+
+
+def test_threads_that_are_yet_to_be_let_go_may_move(tmp_path):
+    """On a busy machine the rounds after which they are take longer than two looks."""
+    path = tmp_path / "program.py"
+    path.write_text(LET_GO_LATE)
+    done = subprocess.run(
+        [sys.executable, path], env={**PLAIN, "PYTHONPATH": PATHS}, text=True, capture_output=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert "KernelError" in done.stderr
+    assert "Every thread of the block must call put_block" in done.stderr
+    assert "deadlock" not in done.stderr

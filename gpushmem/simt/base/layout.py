@@ -165,6 +165,7 @@ LAUNCH = struct(
     ("progress", "i8"),  # counts every wait entered and every thread ended
     ("polls", "i8"),  # counts every `poll`
     ("turns", "i8"),  # counts the turns of the ring
+    ("rests", "i8"),  # ... of these, those after which no thread in lockstep will be let go
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
     ("crowded", "i8"),  # whether others use this core, see `load_balancing`
     ("given", "i8"),  # list of FIBER through next: blocks that others have given; the root's lock

@@ -264,6 +264,7 @@ def run_ring(launch_address: int) -> None:
         moved, polled = launch.progress != seen, launch.polls != polls
         seen, polls, turns = launch.progress, launch.polls, turns + 1
         launch.turns += 1
+        launch.rests += (launch.lane_main == 0) | (idle > LATE)
         if not shares(launch_address):
             break
         if launch.resident == 0 or ((not moved or turns > PATIENCE) and some_begin(root_address)):
