@@ -14,44 +14,48 @@ are sent and summed, and what was summed is updated while it is in the cache:
     PE p    gradients 0 ->  sum, Adam  parameters 0 ->
                                        gradients 1 ->   take parameters 0   sum, Adam ...
 
-Parts are consecutive, as those of `ReduceScatter`: of equal sizes, but for the last ones, and the
-parts of all PEs, one behind the other, are the array. What a PE sends of gradients of G bytes and
-parameters of S bytes, for n PEs and P pieces of a part: (n - 1) / n (G + S) bytes in 2 (n - 1) P
-messages.
+How parts lie in the arrays, buckets that begin before all gradients are there, and what is sent:
+see `buckets`.
 
 With `clip` gradients are scaled down if the norm of all of them is too large. Who knows that has
-seen all sums, so there are two passes: all pieces are summed, each block tells every block of all
-PEs the sum of its squares, 4 bytes with a signal; then come Adam, and the parameters. (n - 1) B
-messages more, with B blocks.
+seen all sums, so there are two passes, each a launch: buckets are summed, as soon as they are
+there; then each block tells every block of all PEs the sum of its squares, 4 bytes with a signal,
+and Adam follows, and the parameters. (n - 1) B messages more, with B blocks.
 
-The rule of `plan` holds for gradients: in each epoch each PE sends some to, and receives some from
-all others, be they none. Parameters of epoch e are sent by PE p to q after p has received q's
-gradients of epoch e, and taken by q in its epoch e + 1, after it has sent its gradients: so p sends
-those of epoch e when q has taken those of e - 2, which were in the same slot. In the second pass of
-two nothing is received between them: there they are taken in the epoch in which they are sent, as
-the rule says. Sums of squares have slots and numbers of their own, one for each call: who sends
-those of call c has received those of call c - 1 from all blocks, which were done with call c - 2.
+In one pass parameters of epoch e are sent by PE p to q after p has received q's gradients of epoch
+e, and taken by q in its epoch e + 1, after it has sent its gradients: so p sends those of epoch e
+when q has taken those of e - 2, which were in the same slot. A bucket's last ones, and those of the
+second pass of two, are taken in the epoch in which they are sent, as the rule of `plan` says. Sums
+of squares have slots and numbers of their own, one for each call: who sends those of call c has
+received those of call c - 1 from all blocks, which were done with call c - 2.
 
 A PE adds the gradients of an element in the order of the PEs, as float32, and it alone computes a
 parameter: all end with the same bits. Adam's own numbers are float32, and so is the master of each
 parameter, of which `parameters` has the rounded value.
 
-ZeRO is that of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter
-models", SC 2020, its stage 2; Adam that of Kingma and Ba, ICLR 2015, with the weight decay of
-Loshchilov and Hutter, ICLR 2019.
+Adam is that of Kingma and Ba, ICLR 2015, with the weight decay of Loshchilov and Hutter, ICLR 2019.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from gpushmem.kernels.all_reduce_norm import plain_row_of, squares_by_four
+from gpushmem.kernels.buckets import (
+    BOUNDS,
+    HELD,
+    LARGEST,
+    InBuckets,
+    gathering,
+    in_part,
+    send_parts,
+    summing,
+    take,
+)
 from gpushmem.kernels.collectives import send_to_others
 from gpushmem.kernels.parts import (
-    ALIGN,
     begin,
     block_sum32,
     end_at,
@@ -59,21 +63,16 @@ from gpushmem.kernels.parts import (
     member,
     part_of,
     sum_in_order,
-    wait_for,
     wait_for_others,
 )
-from gpushmem.kernels.pieces import InPieces, cuts, part_size, piece_size
 from gpushmem.kernels.plan import SLOTS
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem.checks import dtype_name
 
 __all__ = ["ZeroAdam", "reference"]
 
 RULES = "lr", "beta1", "beta2", "eps", "weight_decay", "scale", "clip"
-STATE = "master", "exp_avg", "exp_avg_sq"  # by PyTorch's names
-DTYPES = "float32", "float16", "bfloat16"
 
 
 @shmem.jit(device=True)
@@ -156,17 +155,6 @@ def updating(some: Any) -> Any:
 
 
 @shmem.jit(device=True)
-def take(parameters, share, first, last, boxes, signals, team, epoch):
-    """Copy elements `first` to `last` of the others' parts to where they belong."""
-    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    for k in range(1, n):
-        source = (me + n - k) % n
-        wait_for(signals[source:], epoch)
-        place = parameters[source * share + first : source * share + last]
-        shmem.copy_block(place, boxes[source][: place.size])
-
-
-@shmem.jit(device=True)
 def sum_over_all(value, values, signals, call, team):
     """The sum of a float32 of all blocks of all PEs, to all threads; synchronises the block.
 
@@ -188,91 +176,86 @@ def sum_over_all(value, values, signals, call, team):
     return total
 
 
-def without_clip(update: Any) -> Any:
-    """The kernel that goes through all pieces once."""
+def in_one_pass_by(update: Any) -> Any:
+    """The kernel without `clip`."""
 
     @shmem.jit(collective=True)
     def in_one_pass(
-        gradients, parameters, share, piece, state, counts, rules, inbox, arrived, sums, told, near,
-        team, epochs,
+        gradients, parameters, table, some, end, piece, state, counts, rules, inbox, arrived, sums,
+        told, near, team, epochs,
     ):  # fmt: skip
-        """Boxes (SLOTS, blocks, n, piece), signals (SLOTS, blocks, n); `counts` (2, blocks)."""
+        """Of buckets `some` to `end`; boxes and signals as for `summing`."""
         epoch, b = begin(epochs), cuda.blockIdx.x
-        me, n, step = shmem.team_my_pe(team), shmem.team_n_pes(team), counts[0, b] + 1
-        mine, own = (
-            gradients[me * share : (me + 1) * share],
-            parameters[me * share : (me + 1) * share],
-        )
-        f, (lower, upper) = factors(rules, step), part_of(share, cuda.gridDim.x, b)
-        for first in range(lower, upper, piece):
-            last, s = min(first + piece, upper), epoch % SLOTS
-            boxes, signals = inbox[s, b], arrived[s, b]
-            send_to_others(gradients, share, first, last, boxes, signals, near, team, epoch)
-            if first > lower:
-                before, there = sums[1 - s, b], told[1 - s, b]
-                take(parameters, share, first - piece, first, before, there, team, epoch - 1)
-            wait_for_others(signals, epoch, team)
-            sum_in_order(mine[first:last], boxes, me, n)
-            update(own[first:last], mine[first:last], state, first, f, step == 1)
-            send_to_others(own, 0, first, last, sums[s, b], told[s, b], near, team, epoch)
-            if last == upper:
-                take(parameters, share, first, last, sums[s, b], told[s, b], team, epoch)
-            epoch += 1
+        me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+        for k in range(some, end):
+            bounds, held, step = table[k, BOUNDS:], table[k, HELD], counts[k, b] + 1
+            f = factors(rules, step)
+            lower, upper = part_of(table[k, LARGEST], cuda.gridDim.x, b)
+            for first in range(lower, upper, piece):
+                last, s = min(first + piece, upper), epoch % SLOTS
+                boxes, signals = inbox[s, b], arrived[s, b]
+                send_parts(gradients, bounds, first, last, boxes, signals, near, team, epoch)
+                if first > lower:
+                    before, there = sums[1 - s, b], told[1 - s, b]
+                    take(parameters, bounds, first - piece, first, before, there, team, epoch - 1)
+                wait_for_others(signals, epoch, team)
+                i, j = in_part(bounds, me, first, last)
+                mine, own = gradients[i:j], parameters[i:j]
+                sum_in_order(mine, boxes, me, n)
+                update(own, mine, state, held + first, f, step == 1)
+                send_to_others(own, 0, 0, own.size, sums[s, b], told[s, b], near, team, epoch)
+                if last == upper:
+                    take(parameters, bounds, first, last, sums[s, b], told[s, b], team, epoch)
+                epoch += 1
         end_at(epochs, epoch - 1)
         if cuda.threadIdx.x == 0:
-            counts[0, b] = step
+            for k in range(some, end):
+                counts[k, b] += 1
 
     return in_one_pass
 
 
-def with_clip(update: Any, sum_of_squares: Any) -> Any:
-    """The kernel that goes through all pieces twice."""
+def second_pass_by(update: Any) -> Any:
+    """The kernel that follows `summing` with `clip`."""
+    gather = gathering(update, True)
 
     @shmem.jit(collective=True)
-    def in_two_passes(
-        gradients, parameters, share, piece, state, counts, rules, inbox, arrived, sums, told, norm,
+    def second_pass(
+        gradients, parameters, table, piece, state, counts, rules, sums, told, found, calls, norm,
         squares, squared, near, team, epochs,
     ):  # fmt: skip
-        """As `in_one_pass`; `squares`, `squared` (SLOTS, n, blocks); `norm` (1,) is set."""
+        """Of all buckets; `squares`, `squared` (SLOTS, n, blocks).
+
+        `norm` (1,) is set, `found` (blocks,), sums of squares, to 0; `calls` (blocks,) are counted.
+        """
         epoch, b = begin(epochs), cuda.blockIdx.x
-        me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-        step, call, square = counts[0, b] + 1, counts[1, b] + 1, np.float32(0)
-        mine, own = (
-            gradients[me * share : (me + 1) * share],
-            parameters[me * share : (me + 1) * share],
-        )
-        f, (lower, upper) = factors(rules, step), part_of(share, cuda.gridDim.x, b)
-        for first in range(lower, upper, piece):
-            last, s = min(first + piece, upper), epoch % SLOTS
-            boxes, signals = inbox[s, b], arrived[s, b]
-            send_to_others(gradients, share, first, last, boxes, signals, near, team, epoch)
-            wait_for_others(signals, epoch, team)
-            sum_in_order(mine[first:last], boxes, me, n)
-            square += sum_of_squares(mine[first:last])
-            epoch += 1
-        s = call % SLOTS
-        length = f[0] * math.sqrt(sum_over_all(square, squares[s], squared[s], call, team))
-        scale = f[0] * min(np.float32(1), np.float32(rules[6]) / (length + np.float32(1e-6)))
-        f = scale, f[1], f[2], f[3], f[4], f[5], f[6], f[7]
-        for first in range(lower, upper, piece):
-            last, s = min(first + piece, upper), epoch % SLOTS
-            update(own[first:last], mine[first:last], state, first, f, step == 1)
-            send_to_others(own, 0, first, last, sums[s, b], told[s, b], near, team, epoch)
-            take(parameters, share, first, last, sums[s, b], told[s, b], team, epoch)
-            epoch += 1
+        call = calls[b] + 1
+        s, scale = call % SLOTS, np.float32(rules[5])
+        length = scale * math.sqrt(sum_over_all(found[b], squares[s], squared[s], call, team))
+        scale *= min(np.float32(1), np.float32(rules[6]) / (length + np.float32(1e-6)))
+        for k in range(table.shape[0]):
+            step = counts[k, b] + 1
+            f = factors(rules, step)
+            f = scale, f[1], f[2], f[3], f[4], f[5], f[6], f[7]
+            epoch = gather(
+                gradients, parameters, table, k, piece, state, f, step == 1, sums, told, near, team,
+                epoch,
+            )  # fmt: skip
         end_at(epochs, epoch - 1)
         if cuda.threadIdx.x == 0:
-            counts[0, b], counts[1, b] = step, call
+            for k in range(table.shape[0]):
+                counts[k, b] += 1
+            calls[b], found[b] = call, 0
             if b == 0:
                 norm[0] = length
 
-    return in_two_passes
+    return second_pass
 
 
-def kernels_for(some: Any, sum_of_squares: Any) -> tuple[Any, Any]:
-    """The kernels without and with `clip`."""
+def kernels_for(some: Any, sum_of_squares: Any) -> tuple[Any, Any, Any]:
+    """The kernel without `clip`, and the two with it."""
     update = updating(some)
-    return without_clip(update), with_clip(update, sum_of_squares)
+    return in_one_pass_by(update), summing(sum_of_squares), second_pass_by(update)
 
 
 # By whether there is a GPU. For CPUs plain loops are vectorised, and those by four are not: they
@@ -283,105 +266,80 @@ KERNELS = {
 }
 
 
-class ZeroAdam(InPieces):
+class ZeroAdam(InBuckets):
     """Update `size` parameters by all PEs' gradients, with Adam: `plan(gradients, parameters)`.
 
     Both are device arrays of that size, of any shape: `parameters` of `dtype` (float32, float16 or
     bfloat16), the same on all PEs, and so they are after the call, bit for bit; `gradients` of
-    `gradient_dtype`, by default the same. They are used up: this PE's part of them becomes their
-    sum, rounded once.
+    `gradient_dtype`, by default the same. They are used up: this PE's parts of them become their
+    sums, rounded once.
 
-    The PE keeps for its part, from `first` to `last`, in float32 on the device: masters of the
-    parameters, which are these at the first step, and Adam's averages. Gradients are averaged over
-    the PEs, or with `average=False` summed. `weight_decay` is that of AdamW. With `clip` gradients
-    are scaled so that the norm of all of them is at most `clip`; `norm` (1,) is the norm before, on
-    the device. The step is counted on the device, and `lr` is there: a captured call is right each
-    time it runs. To update parameters as soon as their gradients are there (buckets), make a plan
-    for each part of the arrays.
+    `buckets`: sizes of parts of both arrays, one behind the other, by default one of `size`; of
+    each a part belongs to each PE. In a step `plan.start(gradients, parameters)` begins the next
+    bucket as soon as its gradients are there: the first, the second, and so on, the same ones
+    before the same other calls on all PEs; the call does the rest. Without `clip` a bucket's
+    parameters are updated when it was started, with it all are in the call. The result is that of
+    one bucket, bit for bit; with `clip`, of which squares are added in another order, to rounding.
+
+    The PE keeps for its `parts`, (first, last) of each bucket, in float32 on the device: masters of
+    the parameters, which are these at the first step, and Adam's averages. Gradients are averaged
+    over the PEs, or with `average=False` summed. `weight_decay` is that of AdamW. With `clip`
+    gradients are scaled so that the norm of all of them is at most `clip`; `norm` (1,) is the norm
+    before, on the device. The step is counted on the device, and `lr` is there: a captured call is
+    right each time it runs.
     """
 
+    names = "master", "exp_avg", "exp_avg_sq"  # of the state, by PyTorch's names
+
     def __init__(
-        self, *, size: int, dtype: Any, gradient_dtype: Any = None, lr: float = 1e-3,
+        self, *, size: int, dtype: Any, gradient_dtype: Any = None,
+        buckets: tuple[int, ...] | None = None, lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
         clip: float | None = None, average: bool = True, team: Any = shmem.TEAM_WORLD,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(size, dtype, team, blocks, threads)
-        self.gradient_dtype = np.dtype(gradient_dtype or self.dtype)
-        for what, given in (("dtype", self.dtype), ("gradient_dtype", self.gradient_dtype)):
-            if dtype_name(given) not in DTYPES:
-                raise shmem.ArgumentError(
-                    f"ZeroAdam: {what} is {given}; it can be {', '.join(DTYPES)}"
-                )
-        n, blocks, self.clip = self.n_pes, self.blocks, clip
-        self.share = part_size(size, n)
-        self.first, self.last = part_of(size, n, self.my_pe)
-        self.piece = piece_size(self, self.share, max(self.dtype, self.gradient_dtype, key=width))
-        scale = 1 / n if average else 1
-        rules = lr, *betas, eps, weight_decay, scale, clip or 0
+        super().__init__(size, dtype, gradient_dtype, team, blocks, threads)
+        sizes, n, self.clip = (size,) if buckets is None else buckets, self.n_pes, clip
+        if sum(sizes) != size or not sizes:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: buckets are {sizes}, together {sum(sizes)}; size is {size}"
+            )
+        ends = [[*(part_of(each, n, pe)[0] for pe in range(n)), each] for each in sizes]
+        self._divide(np.cumsum([0, *sizes[:-1]])[:, None] + np.array(ends), len(self.names))
+        rules = lr, *betas, eps, weight_decay, 1 / n if average else 1, clip or 0
         self._rules = shmem.to_device(np.array(rules, "float64"))
-        self._counts = shmem.to_device(np.zeros((2, blocks), "int64"))  # of steps, and of calls
-        self._state = shmem.to_device(np.zeros((3, -(-self.share // ALIGN) * ALIGN), "float32"))
         self.norm = shmem.to_device(np.zeros(1, "float32"))
-        boxes = n, self.piece
-        self._workspace: tuple[Any, ...] = (
-            self.boxes(blocks, *boxes, dtype=self.gradient_dtype), self.signals(blocks, n),
-            self.boxes(blocks, *boxes, dtype=self.dtype), self.signals(blocks, n),
-        )  # fmt: skip
+        self._in_one_pass, self._summing, self._second_pass = KERNELS[
+            bool(self.tuning.multiprocessors)
+        ]
         if clip is not None:
-            of_all = self.boxes(n, blocks, dtype="float32"), self.signals(n, blocks)
-            self._workspace += self.norm, *of_all
+            self._found = shmem.to_device(np.zeros(self.blocks, "float32"))
+            self._told = (
+                self._found, shmem.to_device(np.zeros(self.blocks, "int64")), self.norm,
+                self.boxes(n, self.blocks, dtype="float32"), self.signals(n, self.blocks),
+            )  # fmt: skip
 
-    def __call__(self, gradients: Any, parameters: Any, *, stream: Any = 0) -> None:
-        """Do a step, asynchronously, in `stream`'s order; raises `ArgumentError` for other sizes.
+    def _begin(self, gradients: Any, parameters: Any, some: int, end: int, stream: Any) -> None:
+        if self.clip is not None:
+            super()._begin(gradients, parameters, some, end, stream)
+            return
+        given = gradients, parameters, self._table, some, end, *self._own()
+        boxes = *self._gradients, *self._parameters, self.reachable
+        self.launch(self._in_one_pass, stream, *given, *boxes)
 
-        On several machines both must be symmetric or registered: parts of both are sent.
-        """
-        given = self.flat(gradients), self.flat(parameters)
-        self.expect("gradients", given[0], (self.size,), self.gradient_dtype)
-        self.expect("parameters", given[1], (self.size,), self.dtype)
-        kernel = KERNELS[bool(self.tuning.multiprocessors)][self.clip is not None]
-        own = self.share, self.piece, self._state, self._counts, self._rules
-        self.launch(kernel, stream, *given, *own, *self._workspace, self.reachable)
+    def _finish(self, gradients: Any, parameters: Any, stream: Any) -> None:
+        if self.clip is not None:
+            given = gradients, parameters, self._table, *self._own(), *self._parameters
+            self.launch(self._second_pass, stream, *given, *self._told, self.reachable)
 
-    @property
-    def lr(self) -> float:
-        """The learning rate; to set it waits for this PE's streams, and holds for what follows."""
-        return float(self._rules[0])
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        self._rules[:1].copy_from(value)
-
-    def cuts(self) -> Iterator[tuple[int, int]]:
-        """First and last (exclusive) element of each piece of a part."""
-        return cuts(self.share, self.blocks, self.piece)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The step, and this PE's part of masters and averages, for a checkpoint; waits.
-
-        The parts of all PEs, one behind the other, are those of the array.
-        """
-        rows = self._state.numpy()[:, : self.last - self.first]
-        return {"step": int(self._counts[0, 0]), **dict(zip(STATE, rows, strict=True))}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `state_dict` returned, of this part; with its parameters."""
-        for k, name in enumerate(STATE):
-            self._state[k, : self.last - self.first].copy_from(state[name])
-        self._counts[0].copy_from(state["step"])
+    def _own(self) -> tuple[Any, ...]:
+        return self.piece, self._state, self._counts, self._rules
 
     def sends(self) -> tuple[int, int]:
-        """Bytes and messages that this PE sends in a call."""
-        others, mine = self.n_pes - 1, self.last - self.first
-        nbytes = (self.size - mine) * width(self.gradient_dtype) + others * mine * width(self.dtype)
-        squares = others * self.blocks if self.clip is not None else 0
-        return nbytes + 4 * squares, 2 * others * self.pieces + squares
-
-
-def width(dtype: np.dtype[Any]) -> int:
-    """Bytes of an element."""
-    return int(dtype.itemsize)
+        """Bytes and messages that this PE sends in a step."""
+        nbytes, messages = super().sends()
+        squares = (self.n_pes - 1) * self.blocks if self.clip is not None else 0
+        return nbytes + 4 * squares, messages + squares
 
 
 def reference(
@@ -399,11 +357,12 @@ def reference(
         g *= min(1, clip / (np.linalg.norm(g) + 1e-6))
     step = state.get("step", 0) + 1
     w, m, v = (
-        state.get(name, start) for name, start in zip(STATE, (parameters, 0, 0), strict=True)
+        state.get(name, start)
+        for name, start in zip(ZeroAdam.names, (parameters, 0, 0), strict=True)
     )
     m = betas[0] * m + (1 - betas[0]) * g
     v = betas[1] * v + (1 - betas[1]) * g**2
     large = np.sqrt(v / (1 - betas[1] ** step)) + eps
     w = w.astype("float64") * (1 - lr * weight_decay) - lr / (1 - betas[0] ** step) * m / large
-    state.update(step=step, **dict(zip(STATE, (w, m, v), strict=True)))
+    state.update(step=step, **dict(zip(ZeroAdam.names, (w, m, v), strict=True)))
     return w.astype(parameters.dtype)

@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 from gpushmem.kernels.all_reduce import part_size
+from gpushmem.kernels.buckets import InBuckets
 
 from bench.gpu.machines import MACHINES
 from gpushmem.artifacts.gpu_limits import most_registers
@@ -181,16 +182,17 @@ def scatter(plan):
 
 def zero(plan):
     """Reduce-scatter, three float32 of state of my part there and back, all-gather."""
-    item, part = plan.dtype.itemsize, plan.share
+    item, part = plan.dtype.itemsize, plan.parts[0][1] - plan.parts[0][0]
     b, pieces = plan.piece * item, ceil(part_size(part, plan.blocks) / plan.piece)
-    twice = plan.clip is not None  # sums are looked at once more, then
+    twice = plan.clip is not None  # sums are looked at once more, then, by a second launch
     passes = (
         Pass(COPY, b, HBM, OTHERS), Pass(COPY, b, HBM), Pass(SUM, N * b),
         Pass(FOURS, b, HBM, twice), Pass(FOURS, 12 * plan.piece + b, HBM),
         Pass(COPY, b, L2, 2 * OTHERS),
     )  # fmt: skip
     hbm = part * ((2 * N + 2 * twice) * item + 24)
-    return Work(plan.sends()[0], hbm, passes, pieces, 2, 2, 1 + OTHERS)
+    waits = 1 + OTHERS
+    return Work(plan.sends()[0], hbm, passes, pieces, 2, 2, waits, launches=1 + twice)
 
 
 def scan(plan):
@@ -585,7 +587,8 @@ def code_of(name, dtype, arch, gpu):
         threads, size = plan.threads, np.dtype(dtype).itemsize
     made, moves = built(launch, threads, arch), {}
     others = {other.kernel: other for other in others}.values()
-    for other in others if getattr(plan, "method", "") == "library" else ():  # of the same call
+    several = getattr(plan, "method", "") == "library" or isinstance(plan, InBuckets)
+    for other in others if several else ():  # of the same call
         found = loops.innermost(read(built(other, threads, arch)))
         moves |= in_flight(found, size, arch)
     function, needs = read(made), made.needs

@@ -1,15 +1,18 @@
 """AdamW whose state is divided over the ranks: gradients in, parameters out, in one kernel.
 
-optimizer = ZeroAdamW(model.parameters(), lr=1e-3, clip=1.0)
+optimizer = ZeroAdamW(model.parameters(), lr=1e-3, clip=1.0, bucket_cap_mb=25)
 loss = loss_of(model(x))  # of this rank's samples
 optimizer.zero_grad()
-loss.backward()
+loss.backward()           # begins buckets as their gradients are there
 optimizer.step()          # averages gradients over the ranks, too: no DDP, no all-reduce
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from gpushmem.errors import ArgumentError
 from gpushmem.kernels import ZeroAdam
+from gpushmem.kernels.buckets import aligned
 from gpushmem.memory.tensors import dtype_name
 from gpushmem.torch.plans import here, plans_of
 
@@ -30,17 +34,25 @@ class ZeroAdamW(torch.optim.Optimizer):
     averages the gradients over the ranks of `group`, which are used up; afterwards all ranks have
     the same parameters, those before being the owner's where they differed. With `clip`, for one
     param group, gradients are scaled as by `clip_grad_norm_`; `norm` is what that returns.
-    `state_dict` is of this rank's part: each rank saves its own. Making one, `step` and `free` are
+    `state_dict` is of this rank's parts: each rank saves its own. Making one, `step` and `free` are
     collective over the group; all ranks have the same parameters, in the same order.
+
+    With `bucket_cap_mb`, as in `DistributedDataParallel`, parameters from the last one on are put
+    into buckets of about so many MiB, and `backward` begins the step of a bucket as soon as all its
+    gradients, and those of the buckets before, are there: in one order on all ranks, on GPUs on a
+    second stream. Without `clip` its parameters change then, of which `backward` has no more need;
+    with `clip` they do in `step`. So set rules before `backward`, and let all calls of it but the
+    last one before `step` be in `no_sync`. On GPUs no other kernels that wait for PEs (tensor
+    parallelism) may run in `backward` then: neither may find room on all of them.
     """
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2, *, clip: float | None = None,
-        group: Any = None,
+        bucket_cap_mb: float | None = None, group: Any = None,
     ) -> None:  # fmt: skip
-        self._plans, self._clip = plans_of("" if group is None else group.group_name), clip
-        self._flats: list[Flat] = []
+        plans = plans_of("" if group is None else group.group_name)
+        self._clip, self._flats, self._turns = clip, list[Flat](), Turns(plans, bucket_cap_mb)
         rules = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, rules)
 
@@ -51,7 +63,18 @@ class ZeroAdamW(torch.optim.Optimizer):
                 "ZeroAdamW: clip is for the norm of one param group, and there are several"
             )
         super().add_param_group(param_group)
-        self._flats.append(Flat(self.param_groups[-1], self._clip, self._plans))
+        self._flats.append(Flat(self.param_groups[-1], self._turns.cap, self._plan))
+        self._turns.add(self._flats[-1])
+
+    def _plan(self, group: dict[str, Any], sizes: list[list[int]], dtype: str) -> Any:
+        """A plan for buckets of parameters of such sizes, and where these begin in its arrays."""
+        buckets, starts, at = tuple(int(aligned(sum(bucket))) for bucket in sizes), [], 0
+        for size, bucket in zip(buckets, sizes, strict=True):
+            starts += [at + sum(bucket[:k]) for k in range(len(bucket))]
+            at += size
+        rules = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
+        options = {"size": at, "dtype": dtype, "buckets": buckets, "clip": self._clip, **rules}
+        return self._turns.plans.make(ZeroAdam, options), starts
 
     @property
     def norm(self) -> Tensor:
@@ -61,8 +84,17 @@ class ZeroAdamW(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero, where they are."""
         for flat in self._flats:
-            flat.gather_gradients()
+            flat.gather_gradients(flat.given)
             flat.gradients.zero_()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """In this block `backward` adds up gradients, and begins no bucket."""
+        before, self._turns.wait = self._turns.wait, True
+        try:
+            yield
+        finally:
+            self._turns.wait = before
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Do a step; on CPUs it is done on return, on GPUs it is on PyTorch's current stream."""
@@ -70,26 +102,24 @@ class ZeroAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for flat, group in zip(self._flats, self.param_groups, strict=True):
-            flat.gather_gradients()
-            if group["lr"] != flat.lr:
-                flat.plan.lr = flat.lr = group["lr"]
-            self._plans.call(flat.plan, *flat.sent)
+        self._turns.end(self._flats)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The rules, and the state of this rank's part of each param group."""
+        """The rules, and the state of this rank's parts of each param group."""
         kept = {k: _tensors(flat.plan.state_dict()) for k, flat in enumerate(self._flats)}
         return super().state_dict() | {"state": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned on this rank, with its parameters."""
         super().load_state_dict(state_dict | {"state": {}})
-        for k, flat in enumerate(self._flats):
+        for k, (flat, group) in enumerate(zip(self._flats, self.param_groups, strict=True)):
+            flat.group = group  # a new one
             flat.plan.load_state_dict(state_dict["state"][k])
 
     def free(self) -> None:
         """Give the memory of the plans back."""
+        self._turns.forget()
         for flat in self._flats:
             flat.plan.free()
 
@@ -97,35 +127,142 @@ class ZeroAdamW(torch.optim.Optimizer):
 class Flat:
     """Parameters of a param group as one tensor, their gradients as another, and their plan."""
 
-    def __init__(self, group: dict[str, Any], clip: float | None, plans: Any) -> None:
-        self.given = [each for each in group["params"] if each.requires_grad]
+    def __init__(self, group: dict[str, Any], cap: float | None, plan_for: Any) -> None:
+        self.group = group
+        self.given = [each for each in reversed(group["params"]) if each.requires_grad]
         kinds = {(each.dtype, each.device) for each in self.given}
         if len(kinds) != 1:
             raise ArgumentError(
                 f"ZeroAdamW: a param group must have one dtype and device, not {kinds}"
             )
-        whole = torch.cat([each.detach().reshape(-1) for each in self.given])
-        self.gradients = torch.zeros_like(whole)
-        sizes = [each.numel() for each in self.given]
-        for each, part in zip(self.given, whole.split(sizes), strict=True):
-            each.data = part.view_as(each)
-        parts = self.gradients.split(sizes)
-        self.views = [p.view_as(each) for p, each in zip(parts, self.given, strict=True)]
-        self.gather_gradients()
-        rules = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
-        options = {"size": whole.numel(), "dtype": dtype_name(whole.dtype), "clip": clip, **rules}
-        self.plan, self.lr = plans.make(ZeroAdam, options), group["lr"]
+        dtype, device = kinds.pop()
+        buckets = list(in_buckets(self.given, cap))
+        sizes = [[each.numel() for each in bucket] for bucket in buckets]
+        self.plan, starts = plan_for(group, sizes, dtype_name(dtype))
+        self.lr = group["lr"]
+        whole, self.gradients = torch.zeros(2, self.plan.size, dtype=dtype, device=device)
+        self.views = {}
+        for each, at in zip(self.given, starts, strict=True):
+            place = slice(at, at + each.numel())
+            each.data = whole[place].view_as(each).copy_(each.data)
+            self.views[each] = self.gradients[place].view_as(each)
+        self.gather_gradients(self.given)
         self.sent = [self.plan.sendable(here().view(x)) for x in (self.gradients, whole)]
         self.whole = whole  # its memory is what is sent
+        ends = [sum(map(sum, sizes[: k + 1])) / sum(map(sum, sizes)) for k in range(len(sizes))]
+        self.buckets = [Bucket(self, *each) for each in zip(buckets, ends, strict=True)]
 
-    def gather_gradients(self) -> None:
+    def gather_gradients(self, parameters: list[Tensor]) -> None:
         """Let gradients be views of the tensor, copying those that are not; zeros for none."""
-        for each, view in zip(self.given, self.views, strict=True):
+        for each in parameters:
+            view = self.views[each]
             if each.grad is None:
                 view.zero_()
             elif each.grad is not view:
                 view.copy_(each.grad)
             each.grad = view
+
+
+@dataclass(eq=False)
+class Bucket:
+    """Parameters whose step begins together."""
+
+    flat: Flat
+    members: list[Tensor]
+    end: float  # where in its param group, from 0 to 1
+    missing: set[Tensor] = field(default_factory=set)  # whose gradients are not there
+
+
+def in_buckets(parameters: list[Tensor], cap: float | None) -> Iterator[list[Tensor]]:
+    """Parameters, one behind the other, in buckets: each is full when it has so many MiB."""
+    bucket, nbytes = [], 0
+    for each in parameters:
+        bucket.append(each)
+        nbytes += each.numel() * each.element_size()
+        if cap is not None and nbytes >= cap * 2**20:
+            yield bucket
+            bucket, nbytes = [], 0
+    if bucket:
+        yield bucket
+
+
+class Turns:
+    """Whose gradients are there, and which bucket is the next to begin.
+
+    Ranks may get gradients in different orders, and some not at all; they begin buckets in one.
+    """
+
+    def __init__(self, plans: Any, cap: float | None) -> None:
+        self.plans, self.cap, self.wait = plans, cap, False
+        self._order: list[Bucket] = []
+        self._next = 0
+        self._hooks: list[Any] = []
+        beside = cap is not None and here().runtime.backend.on_gpu
+        self._stream = torch.cuda.Stream() if beside else None
+
+    def add(self, flat: Flat) -> None:
+        """Let the buckets of a param group begin among the others, by how far they are in it."""
+        self._order = sorted([*self._order, *flat.buckets], key=lambda bucket: bucket.end)
+        for bucket in flat.buckets if self.cap is not None else ():
+            bucket.missing.update(bucket.members)
+            for each in bucket.members:
+                hook = each.register_post_accumulate_grad_hook(partial(self._ready, bucket))
+                self._hooks.append(hook)
+
+    def forget(self) -> None:
+        """Begin no more buckets."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _ready(self, bucket: Bucket, parameter: Tensor) -> None:
+        """A gradient is there: begin the buckets whose turn it is."""
+        if self.wait:
+            return
+        if parameter not in bucket.missing:
+            raise ArgumentError(
+                "ZeroAdamW: a gradient came twice before step(): let all calls of backward but "
+                "the last one be in no_sync()"
+            )
+        bucket.missing.remove(parameter)
+        with self._beside():
+            while self._next < len(self._order) and not self._order[self._next].missing:
+                self._begin(self._order[self._next].flat.plan.start)
+
+    def end(self, flats: list[Flat]) -> None:
+        """Begin the rest, and end the step."""
+        with self._beside():
+            rest = [bucket.flat for bucket in self._order[self._next :]]
+            for k, flat in enumerate(rest):
+                self._begin(flat.plan.start if flat in rest[k + 1 :] else flat.plan)
+            for flat in flats:
+                if flat not in rest:
+                    self.plans.queue(flat.plan, *flat.sent)
+        self._next = 0
+        if self.cap is not None:
+            for bucket in self._order:
+                bucket.missing.update(bucket.members)
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        self.plans.wait()
+
+    def _begin(self, call: Any) -> None:
+        """Call a plan, or its `start`, for the next bucket."""
+        bucket = self._order[self._next]
+        flat, self._next = bucket.flat, self._next + 1
+        flat.gather_gradients(bucket.members)
+        if flat.group["lr"] != flat.lr:
+            flat.plan.lr = flat.lr = flat.group["lr"]
+        self.plans.queue(call, *flat.sent)
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """On GPUs what is queued in this block is on the second stream, if there is one."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, Any]:

@@ -107,12 +107,20 @@ class Plans:
 
         It is on PyTorch's current stream; on CPUs it has ended on return.
         """
-        view, on_gpu = here().view, here().runtime.backend.on_gpu
+        self.queue(plan, *args, **kwargs)
+        self.wait()
+
+    def queue(self, plan: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """As `call`, and on CPUs, too, it may go on after the return, until `wait`."""
+        view = here().view
         tensors = {name: view(x) for name, x in kwargs.items()}
-        if on_gpu:
+        if here().runtime.backend.on_gpu:
             tensors["stream"] = torch.cuda.current_stream()
         plan(*map(view, args), **tensors)
-        if not on_gpu:
+
+    def wait(self) -> None:
+        """On CPUs wait for what was queued."""
+        if not here().runtime.backend.on_gpu:
             runtime.synchronize()
 
 

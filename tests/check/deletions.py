@@ -50,7 +50,7 @@ ROOTS = {
     "ulysses": {"heads_of_all", "tokens_of_mine"},
     "ulysses_far": {"heads_of_all", "tokens_of_mine"},
     "zero": {"in_one_pass"},
-    "zero_clipped": {"in_two_passes"},
+    "zero_clipped": {"sum_buckets", "second_pass", "gather"},
     "streams": {"one_shot", "all_reduce", "launch"},
     "norm": {"one_shot", "all_reduce_norm"},
     "norm_two_shot": {"two_shot", "all_reduce_norm"},

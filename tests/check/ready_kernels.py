@@ -99,12 +99,15 @@ def streams():
 
 
 def zero(clip=None):
-    """Parts of two pieces in each block."""
+    """Parts of two pieces in each block, and a bucket of one, which are started before or not."""
     size = 128 * shmem.n_pes() - 5
-    plan = as_on_a_gpu(ZeroAdam(size=size, dtype=F4, clip=clip, **GPU))
-    plan.piece = 32
+    buckets = size, 30
+    plan = as_on_a_gpu(ZeroAdam(size=sum(buckets), dtype=F4, buckets=buckets, clip=clip, **GPU))
+    plan.piece, size = 32, sum(buckets)
     gradients, parameters = array(size), array(size)
-    for _ in range(CALLS):
+    for call in range(CALLS):
+        for _ in range(call):
+            plan.start(gradients, parameters)
         plan(gradients, parameters)
         gradients.copy_from(np.ones(size, F4))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gpushmem.kernels import ZeroAdam
-from gpushmem.kernels.zero import STATE, reference
+from gpushmem.kernels.zero import reference
 
 import gpushmem as shmem
 from tests.pes import lateness, repeated, sendable, to_send, whole_warps
@@ -71,8 +71,8 @@ def test_steps_are_numpys(run_pes, n_pes, dtype, gradient_dtype, clip, off):
                 assert plan.norm.numpy()[0] == pytest.approx(norm, 1e-5)
             state = plan.state_dict()
             assert state["step"] == 3
-            for name in STATE:
-                wanted = values(job.state[name])[plan.first : plan.last]
+            for name in ZeroAdam.names:
+                wanted = values(job.state[name])[slice(*plan.parts[0])]
                 np.testing.assert_allclose(state[name], wanted, 1e-4, 1e-5, err_msg=name)
             plan.free()
         assert shmem.heap_stats().used == 0
@@ -84,17 +84,21 @@ def test_steps_are_numpys(run_pes, n_pes, dtype, gradient_dtype, clip, off):
 
 
 def many_steps(calls, clip):
-    """Some PEs are late now and then; pieces are small, so that a call is several epochs."""
+    """Some PEs are late now and then; pieces are small, and a bucket is several epochs."""
     shmem.init()
     me, n, size = shmem.my_pe(), shmem.n_pes(), 1500
     job = Job(n, size, "float32", "float32", clip=clip)
     shape = {"blocks": 3, "threads": whole_warps(4)}
-    plan = ZeroAdam(size=size, dtype="float32", **shape, **job.rules)
+    buckets = 700, 0, 33, 767
+    plan = ZeroAdam(size=size, dtype="float32", buckets=buckets, **shape, **job.rules)
     plan.piece = 32
     x, gradients = to_send(job.parameters), sendable(shmem.device_array(size, "float32"))
     late, looks = lateness(0.05, 0.01), np.random.default_rng(me)
     for call in range(calls):
         gradients.copy_from(job.gradients(call)[me])
+        for _ in range(call % 5):
+            late()
+            plan.start(gradients, x)
         late()
         plan(gradients, x)
         job.step(call)
@@ -107,6 +111,49 @@ def many_steps(calls, clip):
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_many_calls_without_a_barrier(run_pes, clip):
     run_pes(many_steps, 5, repeated(100, if_checked=5), clip)
+
+
+BUCKETS = 33, 0, 300, 1, 366
+
+
+@pytest.mark.parametrize("n_pes", [1, 2, 3, 5])
+@pytest.mark.parametrize("clip", [None, 2.0])
+def test_buckets_give_the_same_bits(run_pes, n_pes, clip):
+    """However many are started before; of small integers sums of squares are exact in any order."""
+
+    def body():
+        shmem.init()
+        me, n, size = shmem.my_pe(), shmem.n_pes(), sum(BUCKETS)
+        options = {"size": size, "dtype": "float32", "clip": clip, "blocks": 2, "average": False}
+        options |= RULES | {"threads": whole_warps(4)}
+        whole, plan = ZeroAdam(**options), ZeroAdam(buckets=BUCKETS, **options)
+        assert len(plan.parts) == plan.buckets == 5
+        one = [sum(array.nbytes for array in each._memory) for each in (whole, plan)]
+        squares = 0 if clip is None else 2 * n * 2 * (4 + 8)
+        assert one == [2 * 2 * n * (8 * p.piece + 16) + squares for p in (whole, plan)]
+        plan.piece = 32
+        rng = np.random.default_rng(5)
+        x, y = (to_send(rng.normal(size=size).astype("float32")) for _ in range(2))
+        y.copy_from(x.numpy())
+        for call in range(6):
+            given = np.random.default_rng([me, call]).integers(-3, 4, size).astype("float32")
+            whole(to_send(given), x)
+            gradients = to_send(given)
+            for _ in range(call):
+                plan.start(gradients, y)
+            if call == 5:
+                with pytest.raises(shmem.ArgumentError, match="all 5 buckets of this step"):
+                    plan.start(gradients, y)
+            plan(gradients, y)
+            np.testing.assert_array_equal(y.numpy(), x.numpy(), err_msg=f"{call}")
+            np.testing.assert_array_equal(plan.norm.numpy(), whole.norm.numpy())
+        again = ZeroAdam(buckets=BUCKETS, **options)
+        again.load_state_dict(plan.state_dict())
+        for name, kept in plan.state_dict().items():
+            np.testing.assert_array_equal(again.state_dict()[name], kept)
+        shmem.finalize()
+
+    run_pes(body, n_pes)
 
 
 @pytest.mark.cpu_backend  # on GPUs CUDA captures
@@ -131,7 +178,7 @@ def test_in_a_graph_of_two_teams_and_counted(run_pes):
             job.step(mine)
             np.testing.assert_allclose(x.numpy(), job.parameters, 1e-4, 1e-4, err_msg=f"{call}")
         assert plan.lr == 0.025
-        mine = plan.last - plan.first  # 64 of PE 0, 36 of PE 1
+        mine = plan.parts[0][1] - plan.parts[0][0]  # 64 of PE 0, 36 of PE 1
         assert plan.sends() == (4 * (size - mine) + 4 * mine + 4 * 2, 2 * 2 + 2)
         shmem.finalize()
 
@@ -149,8 +196,8 @@ def test_a_checkpoint_of_other_pes_goes_on(run_pes):
         for call in range(3):
             job.step(call)
         plan = ZeroAdam(**sizes)
-        whole, mine = job.state, slice(plan.first, plan.last)
-        state = {"step": whole["step"]} | {name: whole[name][mine] for name in STATE}
+        whole, mine = job.state, slice(*plan.parts[0])
+        state = {"step": whole["step"]} | {name: whole[name][mine] for name in ZeroAdam.names}
         plan.load_state_dict(state)
         x, gradients = to_send(job.parameters), job.gradients(3)
         plan(to_send(gradients[me]), x)
@@ -174,6 +221,8 @@ def test_what_a_plan_is_not_for(run_pes):
             ZeroAdam(size=1, dtype="float32", gradient_dtype="int32")
         with pytest.raises(shmem.ArgumentError, match="size is -1"):
             ZeroAdam(size=-1, dtype="float32")
+        with pytest.raises(shmem.ArgumentError, match=r"\(3, 4\), together 7; size is 8"):
+            ZeroAdam(size=8, dtype="float32", buckets=(3, 4))
         plan, x = ZeroAdam(size=3, dtype="float16"), shmem.device_array(3, "float16")
         with pytest.raises(shmem.ArgumentError, match="gradients has shape"):
             plan(shmem.device_array(4, "float16"), x)

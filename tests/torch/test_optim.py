@@ -49,7 +49,8 @@ def trained(module, optimizer, steps, mine, clip=None):
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_steps_are_those_of_one_process(run_pes, tmp_path, clip):
+@pytest.mark.parametrize("cap", [None, 3e-5])  # MiB: 8 numbers
+def test_steps_are_those_of_one_process(run_pes, tmp_path, clip, cap):
     """Also after a checkpoint."""
 
     def body():
@@ -57,18 +58,21 @@ def test_steps_are_those_of_one_process(run_pes, tmp_path, clip):
             from gpushmem.torch.optim import ZeroAdamW
 
             mine, rules, several = slice(me, None, 2), {"lr": 0.05}, clip is None
+            options = {"clip": clip, "bucket_cap_mb": cap, **rules}
             alone, ours = model(), model()
             plain = torch.optim.AdamW(groups(alone, several), **rules)
-            optimizer = ZeroAdamW(groups(ours, several), clip=clip, **rules)
+            optimizer = ZeroAdamW(groups(ours, several), **options)
             norm = trained(alone, plain, range(6), slice(None), clip)
             trained(ours, optimizer, range(4), mine)
             kept, weights = optimizer.state_dict(), ours.state_dict()
             again = model()
             again.load_state_dict(weights)
             optimizer.free()
-            optimizer = ZeroAdamW(groups(again, several), clip=clip, **rules)
+            optimizer = ZeroAdamW(groups(again, several), **options)
             optimizer.load_state_dict(kept)
             trained(again, optimizer, range(4, 6), mine)
+            found = sum(flat.plan.buckets for flat in optimizer._flats)
+            assert found == (3 if cap else 1 + several)
             for wanted, got in zip(alone.parameters(), again.parameters(), strict=True):
                 torch.testing.assert_close(got, wanted)
             if clip is not None:
@@ -80,5 +84,57 @@ def test_steps_are_those_of_one_process(run_pes, tmp_path, clip):
             )]  # fmt: skip
             with pytest.raises(shmem.ArgumentError, match="one dtype and device"):
                 ZeroAdamW(mixed)
+
+    run_pes(body, 2, timeout=300)
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_buckets_begin_in_backward_in_one_order(run_pes, tmp_path, clip):
+    """Though ranks get gradients in different orders, and some none; and only in the last pass."""
+
+    def body():
+        with world(tmp_path) as me:
+            from gpushmem.torch.optim import ZeroAdamW
+
+            torch.manual_seed(0)
+            first = [torch.nn.Parameter(torch.randn(40)) for _ in range(4)]
+            wanted = [torch.nn.Parameter(each.detach().clone()) for each in first]
+            ours = ZeroAdamW(first, lr=0.1, clip=clip, bucket_cap_mb=1e-4)
+            plain = torch.optim.AdamW(wanted, lr=0.1)
+            begun, turns = [], ours._turns
+            queue = turns.plans.queue
+            turns.plans.queue = lambda call, *given: (begun.append(call), queue(call, *given))
+
+            def loss(parameters, rank, step):
+                """Of all but one, used in an order of the rank's own."""
+                order = [k for k in range(4) if k != (rank + step) % 3]
+                total = parameters[3].sum() * (step + 1)
+                for k in order[:: 1 - 2 * rank]:
+                    total = torch.sin(total + (parameters[k] * (k + 1 + rank)).sum())
+                return total
+
+            for step in range(4):
+                with ours.no_sync():
+                    loss(first, me, step).backward()
+                assert not begun
+                loss(first, me, step + 1).backward()
+                assert len(begun) == 3 - (me + step + 1) % 3  # up to the one without a gradient
+                ours.step()
+                assert len(begun) == 4
+                begun.clear()
+                for rank in range(2):
+                    (loss(wanted, rank, step) + loss(wanted, rank, step + 1)).backward()
+                for each in wanted:
+                    each.grad /= 2
+                if clip is not None:
+                    torch.nn.utils.clip_grad_norm_(wanted, clip)
+                plain.step()
+                ours.zero_grad()
+                plain.zero_grad()
+                for x, y in zip(first, wanted, strict=True):
+                    torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+            loss(first, 0, 0).backward()
+            with pytest.raises(shmem.ArgumentError, match="let all calls of backward but the last"):
+                loss(first, 0, 0).backward()
 
     run_pes(body, 2, timeout=300)
