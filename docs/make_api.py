@@ -278,7 +278,7 @@ KERNELS = {
         "HaloExchange", "Jacobi", "RingAttention", "RingAttentionBackward", "Ulysses",
         "ContextParallel", "AllGather", "AllToAll", "ReduceScatter", "ExclusiveScan", "Broadcast",
         "AllToAllV", "AllGatherV", "SampleSort", "FFT", "SpMV", "BFS", "EmbeddingBags", "ZeroAdam",
-        "PipelineExchange", "PipelinedLayers", "Schedule", "TaskPool", "Arena",
+        "ZeroMuon", "PipelineExchange", "PipelinedLayers", "Schedule", "TaskPool", "Arena",
     ],
     "Kernels by themselves": ["expert_ffn", "route"],
     "Schedules": ["schedule"],
@@ -308,7 +308,10 @@ TORCH = {
             "AllReduceRMSNorm", "MoELayer",
         )
     ],
-    "Training": ["gpushmem.torch.optim:ZeroAdamW", "gpushmem.torch.pipeline:Pipeline"],
+    "Training": [
+        "gpushmem.torch.optim:ZeroAdamW", "gpushmem.torch.optim:ZeroMuon",
+        "gpushmem.torch.pipeline:Pipeline",
+    ],
     "Serving": ["gpushmem.torch.kv:KVTransfer"],
     "Process groups": ["gpushmem.torch.flight_recorder:dump"],
 }  # fmt: skip

@@ -35,6 +35,7 @@ from gpushmem.kernels.locks import (
 from gpushmem.kernels.moe import MoE, expert_ffn
 from gpushmem.kernels.moe_dispatch import ExpertParallel
 from gpushmem.kernels.moe_parts import route
+from gpushmem.kernels.muon import ZeroMuon
 from gpushmem.kernels.parts import (
     begin,
     block_sum,
@@ -78,10 +79,10 @@ __all__ = [
     "EmbeddingBags", "ExclusiveScan", "ExpertParallel", "FlashDecode", "GemmAllReduce",
     "GemmReduceScatter", "HaloExchange", "Jacobi", "KVTransfer", "MoE", "PipelineExchange",
     "PipelinedLayers", "Plan", "ReduceScatter", "RingAttention", "RingAttentionBackward",
-    "SampleSort", "Schedule", "SpMV", "TaskPool", "TransferFailed", "Ulysses", "ZeroAdam", "begin",
-    "block_sum", "block_sum32", "complete", "copy", "end", "end_at", "expert_ffn", "get_tile",
-    "give_back", "mcs_lock", "mcs_unlock", "member", "next_task", "part_of", "pop", "push",
-    "push_task", "put_tile", "route", "schedule", "send", "send_item", "sum_in_order", "tell",
-    "tell_others", "ticket_lock", "ticket_unlock", "try_pop", "try_push", "wait_for",
-    "wait_for_all", "wait_for_item", "wait_for_others",
+    "SampleSort", "Schedule", "SpMV", "TaskPool", "TransferFailed", "Ulysses", "ZeroAdam",
+    "ZeroMuon", "begin", "block_sum", "block_sum32", "complete", "copy", "end", "end_at",
+    "expert_ffn", "get_tile", "give_back", "mcs_lock", "mcs_unlock", "member", "next_task",
+    "part_of", "pop", "push", "push_task", "put_tile", "route", "schedule", "send", "send_item",
+    "sum_in_order", "tell", "tell_others", "ticket_lock", "ticket_unlock", "try_pop",
+    "try_push", "wait_for", "wait_for_all", "wait_for_item", "wait_for_others",
 ]  # fmt: skip

@@ -149,9 +149,9 @@ def gathering(update: Any, whole: bool) -> Any:
     return gather
 
 
-def aligned(sizes: Any) -> Any:
-    """Sizes rounded up, so that what follows begins at a cache line."""
-    return -(-sizes // ALIGN) * ALIGN
+def aligned(size: int) -> int:
+    """A size rounded up, so that what follows begins at a cache line."""
+    return -(-size // ALIGN) * ALIGN
 
 
 def width(dtype: np.dtype[Any]) -> int:
@@ -178,18 +178,21 @@ class InBuckets(InPieces):
     ) -> None:  # fmt: skip
         super().__init__(size, dtype, team, blocks, threads)
         self.gradient_dtype = np.dtype(gradient_dtype or self.dtype)
-        for what, given in (("dtype", self.dtype), ("gradient_dtype", self.gradient_dtype)):
-            if dtype_name(given) not in DTYPES:
-                raise shmem.ArgumentError(
-                    f"{type(self).__name__}: {what} is {given}; it can be {', '.join(DTYPES)}"
-                )
+        self._known("dtype", self.dtype)
+        self._known("gradient_dtype", self.gradient_dtype)
+
+    def _known(self, what: str, dtype: np.dtype[Any]) -> None:
+        if dtype_name(dtype) not in DTYPES:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: {what} is {dtype}; it can be {', '.join(DTYPES)}"
+            )
 
     def _divide(self, bounds: Any, rows: int) -> None:
         """Make what the plan needs: bounds (buckets, n + 1), `rows` float32 of state an element."""
         sizes, me = np.diff(bounds), self.my_pe
         self.parts = [(int(row[me]), int(row[me + 1])) for row in bounds]  # mine, of each bucket
         self._most = sizes.max(axis=1)
-        held = np.concatenate([[0], np.cumsum(aligned(sizes[:, me]))])
+        held = np.concatenate([[0], np.cumsum([aligned(size) for size in sizes[:, me]])])
         wide = max(self.dtype, self.gradient_dtype, key=width)
         self.piece = piece_size(self, int(self._most.max()), wide)
         table = np.column_stack([self._most, held[:-1], bounds]).astype("int64")

@@ -35,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 from gpushmem.kernels.all_reduce import part_size
 from gpushmem.kernels.buckets import InBuckets
+from gpushmem.kernels.muon import SPREAD, cost
 
 from bench.gpu.machines import MACHINES
 from gpushmem.artifacts.gpu_limits import most_registers
@@ -193,6 +194,29 @@ def zero(plan):
     hbm = part * ((2 * N + 2 * twice) * item + 24)
     waits = 1 + OTHERS
     return Work(plan.sends()[0], hbm, passes, pieces, 2, 2, waits, launches=1 + twice)
+
+
+def muon(plan):
+    """As `zero`, with 15 products of each of this PE's matrices, which are square, in between.
+
+    Before them momentum and update go through HBM, after each third one a polynomial, at last the
+    masters.
+    """
+    item, part = plan.dtype.itemsize, plan.parts[0][1] - plan.parts[0][0]
+    b, pieces = plan.piece * item, ceil(part_size(part, plan.blocks) / plan.piece)
+    m, mine = plan.shapes[0][0], len(plan._matrices)
+    each = part * item / (SPREAD * plan.blocks)
+    passes = (
+        Pass(COPY, b, HBM, OTHERS), Pass(COPY, b, HBM), Pass(SUM, N * b),
+        Pass(FOURS, 4 * plan.piece + b, HBM), Pass(COPY, b, L2, 2 * OTHERS),
+        Pass(FOURS, 2 * each / pieces, HBM, 3 + plan.steps),
+    )  # fmt: skip
+    hbm = part * ((2 * N + 6 + 3 * plan.steps) * item + 16)
+    return Work(
+        plan.sends()[0], hbm, passes, pieces, 2, 2, 1 + OTHERS,
+        flops=sum(plan.steps * cost(plan.shapes[0]) for _ in range(mine)),
+        library=(m, m, m, 3 * plan.steps * mine), launches=2 + mine * (2 + plan.steps),
+    )  # fmt: skip
 
 
 def scan(plan):
@@ -508,7 +532,7 @@ def jacobi(plan):
 FORMULAS = {
     "AllReduce": all_reduce, "AllReduceRMSNorm": norm, "AllGather": gather, "AllToAll": exchange,
     "AllGatherV": gather_rows, "AllToAllV": exchange_rows, "ReduceScatter": scatter,
-    "ExclusiveScan": scan, "Broadcast": broadcast, "ZeroAdam": zero,
+    "ExclusiveScan": scan, "Broadcast": broadcast, "ZeroAdam": zero, "ZeroMuon": muon,
     "AllGatherGemm": gather_product, "GemmReduceScatter": product_summed,
     "GemmAllReduce": product_summed_for_all,
     "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
@@ -587,8 +611,9 @@ def code_of(name, dtype, arch, gpu):
         threads, size = plan.threads, np.dtype(dtype).itemsize
     made, moves = built(launch, threads, arch), {}
     others = {other.kernel: other for other in others}.values()
-    several = getattr(plan, "method", "") == "library" or isinstance(plan, InBuckets)
-    for other in others if several else ():  # of the same call
+    if getattr(plan, "method", "") != "library":  # of the same call, else
+        others = [*others][: isinstance(plan, InBuckets)]  # the first pass
+    for other in others:
         found = loops.innermost(read(built(other, threads, arch)))
         moves |= in_flight(found, size, arch)
     function, needs = read(made), made.needs

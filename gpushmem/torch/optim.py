@@ -1,4 +1,4 @@
-"""AdamW whose state is divided over the ranks: gradients in, parameters out, in one kernel.
+"""AdamW and Muon with their state divided over the ranks: gradients in, parameters out.
 
 optimizer = ZeroAdamW(model.parameters(), lr=1e-3, clip=1.0, bucket_cap_mb=25)
 loss = loss_of(model(x))  # of this rank's samples
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,66 +21,35 @@ from torch import Tensor
 
 from gpushmem.errors import ArgumentError
 from gpushmem.kernels import ZeroAdam
+from gpushmem.kernels import ZeroMuon as Muon
 from gpushmem.kernels.buckets import aligned
+from gpushmem.kernels.muon import COEFFICIENTS
 from gpushmem.memory.tensors import dtype_name
 from gpushmem.torch.plans import here, plans_of
 
-__all__ = ["ZeroAdamW"]
+__all__ = ["ZeroAdamW", "ZeroMuon"]
 
 
-class ZeroAdamW(torch.optim.Optimizer):
-    """`torch.optim.AdamW` for a process group: `gpushmem.kernels.ZeroAdam` for each param group.
-
-    Parameters and gradients of a param group, of one dtype, become views of two tensors. `step`
-    averages the gradients over the ranks of `group`, which are used up; afterwards all ranks have
-    the same parameters, those before being the owner's where they differed. With `clip`, for one
-    param group, gradients are scaled as by `clip_grad_norm_`; `norm` is what that returns.
-    `state_dict` is of this rank's parts: each rank saves its own. Making one, `step` and `free` are
-    collective over the group; all ranks have the same parameters, in the same order.
-
-    With `bucket_cap_mb`, as in `DistributedDataParallel`, parameters from the last one on are put
-    into buckets of about so many MiB, and `backward` begins the step of a bucket as soon as all its
-    gradients, and those of the buckets before, are there: in one order on all ranks, on GPUs on a
-    second stream. Without `clip` its parameters change then, of which `backward` has no more need;
-    with `clip` they do in `step`. So set rules before `backward`, and let all calls of it but the
-    last one before `step` be in `no_sync`. On GPUs no other kernels that wait for PEs (tensor
-    parallelism) may run in `backward` then: neither may find room on all of them.
-    """
+class Divided(torch.optim.Optimizer):
+    """An optimizer whose param groups have a plan each, by which their state is divided."""
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8, weight_decay: float = 1e-2, *, clip: float | None = None,
-        bucket_cap_mb: float | None = None, group: Any = None,
-    ) -> None:  # fmt: skip
+        self, params: Any, rules: dict[str, Any], bucket_cap_mb: float | None, group: Any
+    ) -> None:
         plans = plans_of("" if group is None else group.group_name)
-        self._clip, self._flats, self._turns = clip, list[Flat](), Turns(plans, bucket_cap_mb)
-        rules = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        self._flats, self._turns = list[Flat](), Turns(type(self).__name__, plans, bucket_cap_mb)
         super().__init__(params, rules)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with rules of their own; raises `ArgumentError` if there is `clip`."""
-        if self._clip is not None and self._flats:
-            raise ArgumentError(
-                "ZeroAdamW: clip is for the norm of one param group, and there are several"
-            )
+        """Add parameters with rules of their own."""
         super().add_param_group(param_group)
-        self._flats.append(Flat(self.param_groups[-1], self._turns.cap, self._plan))
-        self._turns.add(self._flats[-1])
+        turns, group = self._turns, self.param_groups[-1]
+        self._flats.append(Flat(turns.name, group, turns.cap, self._plan))
+        turns.add(self._flats[-1])
 
-    def _plan(self, group: dict[str, Any], sizes: list[list[int]], dtype: str) -> Any:
-        """A plan for buckets of parameters of such sizes, and where these begin in its arrays."""
-        buckets, starts, at = tuple(int(aligned(sum(bucket))) for bucket in sizes), [], 0
-        for size, bucket in zip(buckets, sizes, strict=True):
-            starts += [at + sum(bucket[:k]) for k in range(len(bucket))]
-            at += size
-        rules = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
-        options = {"size": at, "dtype": dtype, "buckets": buckets, "clip": self._clip, **rules}
-        return self._turns.plans.make(ZeroAdam, options), starts
-
-    @property
-    def norm(self) -> Tensor:
-        """The norm of the gradients in the last step, if they are clipped: a tensor (1,)."""
-        return torch.from_dlpack(self._flats[0].plan.norm)
+    def _plan(self, group: dict[str, Any], buckets: list[list[Tensor]], dtype: str) -> Any:
+        """A plan for buckets of parameters, and where these begin in its arrays."""
+        raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to zero, where they are."""
@@ -124,21 +94,106 @@ class ZeroAdamW(torch.optim.Optimizer):
             flat.plan.free()
 
 
+class ZeroAdamW(Divided):
+    """`torch.optim.AdamW` for a process group: `gpushmem.kernels.ZeroAdam` for each param group.
+
+    Parameters and gradients of a param group, of one dtype, become views of two tensors. `step`
+    averages the gradients over the ranks of `group`, which are used up; afterwards all ranks have
+    the same parameters, those before being the owner's where they differed. With `clip`, for one
+    param group, gradients are scaled as by `clip_grad_norm_`; `norm` is what that returns.
+    `state_dict` is of this rank's parts: each rank saves its own. Making one, `step` and `free` are
+    collective over the group; all ranks have the same parameters, in the same order.
+
+    With `bucket_cap_mb`, as in `DistributedDataParallel`, parameters from the last one on are put
+    into buckets of about so many MiB, and `backward` begins the step of a bucket as soon as all its
+    gradients, and those of the buckets before, are there: in one order on all ranks, on GPUs on a
+    second stream. Without `clip` its parameters change then, of which `backward` has no more need;
+    with `clip` they do in `step`. So set rules before `backward`, and let all calls of it but the
+    last one before `step` be in `no_sync`. On GPUs no other kernels that wait for PEs (tensor
+    parallelism) may run in `backward` then: neither may find room on all of them.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 1e-2, *, clip: float | None = None,
+        bucket_cap_mb: float | None = None, group: Any = None,
+    ) -> None:  # fmt: skip
+        self._clip = clip
+        rules = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, rules, bucket_cap_mb, group)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with rules of their own; raises `ArgumentError` if there is `clip`."""
+        if self._clip is not None and self._flats:
+            raise ArgumentError(
+                "ZeroAdamW: clip is for the norm of one param group, and there are several"
+            )
+        super().add_param_group(param_group)
+
+    def _plan(self, group: dict[str, Any], buckets: list[list[Tensor]], dtype: str) -> Any:
+        sizes, starts, at = [], [], 0
+        for bucket in buckets:
+            begins = [0, *accumulate(each.numel() for each in bucket)]
+            starts += [at + begin for begin in begins[:-1]]
+            sizes.append(aligned(begins[-1]))
+            at += sizes[-1]
+        rules = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
+        options = {"size": at, "dtype": dtype, "buckets": tuple(sizes), "clip": self._clip, **rules}
+        return self._turns.plans.make(ZeroAdam, options), starts
+
+    @property
+    def norm(self) -> Tensor:
+        """The norm of the gradients in the last step, if they are clipped: a tensor (1,)."""
+        return torch.from_dlpack(self._flats[0].plan.norm)
+
+
+class ZeroMuon(Divided):
+    """`torch.optim.Muon` for a process group: `gpushmem.kernels.ZeroMuon` for each param group.
+
+    Each matrix belongs to a rank, which has its momentum, and a float32 copy of it, and does what
+    the others are then sent. Parameters have two axes; those of embeddings, and what is no matrix,
+    are for `ZeroAdamW`. All else is as there; with `bucket_cap_mb` `backward` has gradients summed
+    as they are there, and parameters change in `step`. Products are of `product_dtype`: PyTorch has
+    bfloat16.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
+        nesterov: bool = True, ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        eps: float = 1e-7, ns_steps: int = 5, adjust_lr_fn: str | None = None, *,
+        product_dtype: str = "bfloat16", bucket_cap_mb: float | None = None, group: Any = None,
+    ) -> None:  # fmt: skip
+        self._products = product_dtype
+        rules = {
+            "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }  # fmt: skip
+        super().__init__(params, rules, bucket_cap_mb, group)
+
+    def _plan(self, group: dict[str, Any], buckets: list[list[Tensor]], dtype: str) -> Any:
+        shapes = [tuple(each.shape) for bucket in buckets for each in bucket]
+        options = {"shapes": shapes, "dtype": dtype, "buckets": tuple(map(len, buckets))}
+        options |= {name.removeprefix("ns_"): group[name] for name in self.defaults}
+        options["product_dtype"] = self._products
+        plan = self._turns.plans.make(Muon, options)
+        return plan, plan.starts
+
+
 class Flat:
     """Parameters of a param group as one tensor, their gradients as another, and their plan."""
 
-    def __init__(self, group: dict[str, Any], cap: float | None, plan_for: Any) -> None:
+    def __init__(self, name: str, group: dict[str, Any], cap: float | None, plan_for: Any) -> None:
         self.group = group
         self.given = [each for each in reversed(group["params"]) if each.requires_grad]
         kinds = {(each.dtype, each.device) for each in self.given}
         if len(kinds) != 1:
             raise ArgumentError(
-                f"ZeroAdamW: a param group must have one dtype and device, not {kinds}"
+                f"{name}: a param group must have one dtype and device, not {kinds}"
             )
         dtype, device = kinds.pop()
         buckets = list(in_buckets(self.given, cap))
-        sizes = [[each.numel() for each in bucket] for bucket in buckets]
-        self.plan, starts = plan_for(group, sizes, dtype_name(dtype))
+        self.plan, starts = plan_for(group, buckets, dtype_name(dtype))
         self.lr = group["lr"]
         whole, self.gradients = torch.zeros(2, self.plan.size, dtype=dtype, device=device)
         self.views = {}
@@ -149,7 +204,7 @@ class Flat:
         self.gather_gradients(self.given)
         self.sent = [self.plan.sendable(here().view(x)) for x in (self.gradients, whole)]
         self.whole = whole  # its memory is what is sent
-        ends = [sum(map(sum, sizes[: k + 1])) / sum(map(sum, sizes)) for k in range(len(sizes))]
+        ends = accumulate(len(bucket) / len(self.given) for bucket in buckets)
         self.buckets = [Bucket(self, *each) for each in zip(buckets, ends, strict=True)]
 
     def gather_gradients(self, parameters: list[Tensor]) -> None:
@@ -192,8 +247,8 @@ class Turns:
     Ranks may get gradients in different orders, and some not at all; they begin buckets in one.
     """
 
-    def __init__(self, plans: Any, cap: float | None) -> None:
-        self.plans, self.cap, self.wait = plans, cap, False
+    def __init__(self, name: str, plans: Any, cap: float | None) -> None:
+        self.name, self.plans, self.cap, self.wait = name, plans, cap, False
         self._order: list[Bucket] = []
         self._next = 0
         self._hooks: list[Any] = []
@@ -220,7 +275,7 @@ class Turns:
             return
         if parameter not in bucket.missing:
             raise ArgumentError(
-                "ZeroAdamW: a gradient came twice before step(): let all calls of backward but "
+                f"{self.name}: a gradient came twice before step(): let all calls of backward but "
                 "the last one be in no_sync()"
             )
         bucket.missing.remove(parameter)

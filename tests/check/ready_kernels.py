@@ -42,6 +42,7 @@ from gpushmem.kernels import (
     TransferFailed,
     Ulysses,
     ZeroAdam,
+    ZeroMuon,
     begin,
     end,
     expert_ffn,
@@ -110,6 +111,19 @@ def zero(clip=None):
             plan.start(gradients, parameters)
         plan(gradients, parameters)
         gradients.copy_from(np.ones(size, F4))
+
+
+def muon():
+    """Matrices of several pieces in each block, more than one on a PE."""
+    shapes = [(9, 8), (16, 8), (8, 12), (8, 8)] * shmem.n_pes()
+    plan = ZeroMuon(shapes=shapes, buckets=(2, len(shapes) - 2), dtype=F4, product_dtype=F4, **GPU)
+    plan.piece = 32
+    gradients, parameters = array(plan.size), array(plan.size)
+    for call in range(CALLS):
+        if call:
+            plan.start(gradients, parameters)
+        plan(gradients, parameters)
+        gradients.copy_from(np.ones(plan.size, F4))
 
 
 def norm(algorithm, tokens, hidden, threads):
@@ -556,6 +570,7 @@ RUNS = {
     "ulysses_far": (heads_and_tokens,),
     "zero": (zero,),
     "zero_clipped": (zero, 1.0),
+    "muon": (muon,),
     "streams": (streams,),
     "norm": (norm, "one_shot", 5, 33, 32),
     # A part begins at an element that is not the first of a round of the threads.

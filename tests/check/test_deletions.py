@@ -8,6 +8,7 @@ from tests.check.deletions import ROOT, ROOTS, Tree, deletions
 
 # Those that the programs do without, and why.
 OTHER = "dispatch and combine take turns, and each counts the call"
+OWN = "on CPUs, where it is not by fours, a thread updates the masters that it has set"
 NOT_NEEDED = {
     "kernels/arena.py:release:shmem.barrier(team)": "the next `allocate` meets before it writes",
     "kernels/moe.py:fused:complete()": "its rows have come back, so they have been sent",
@@ -32,8 +33,10 @@ NOT_NEEDED = {
     ),
     "kernels/decode_lanes.py:merge_rows:cuda.syncthreads() (2)": "the block is one warp",
     "kernels/decode_lanes.py:attend_to_all:cuda.syncthreads()": "the block is one warp",
-    "kernels/zero.py:update:cuda.syncthreads()": (
-        "on CPUs, where it is not by fours, a thread updates the masters that it has set"
+    "kernels/zero.py:update:cuda.syncthreads()": OWN,
+    "kernels/muon.py:update:cuda.syncthreads()": OWN,
+    "kernels/muon.py:second_pass:end_at(epochs, epoch - 1)": (
+        "the first pass counts as many epochs, and boxes of the two are different"
     ),
     "kernels/all_reduce.py:multicast:complete()": (
         "`tell_others` has a fence, which the checker takes for stores to the PE's own memory, too"

@@ -36,6 +36,7 @@ from gpushmem.kernels import (
     SpMV,
     Ulysses,
     ZeroAdam,
+    ZeroMuon,
     route,
 )
 from gpushmem.kernels.all_reduce import SUMMING, WIRED
@@ -64,6 +65,8 @@ def reduce_all(few):
         plan(size=4, dtype="float32")(x, out=make(4 * shmem.n_pes()))
     if not few:
         Broadcast(size=4, dtype="float32")(make(4))
+        plan = ZeroMuon(shapes=[(4, 8)], dtype="bfloat16")
+        plan(make(32, dtype="bfloat16"), make(32, dtype="bfloat16"))
     for clip in (1.0,) if few else (None, 1.0):
         plan = ZeroAdam(size=4, dtype="bfloat16", gradient_dtype="float32", clip=clip)
         plan(make(4), make(4, dtype="bfloat16"))

@@ -123,6 +123,7 @@ class Pool:
             "str": lambda: rng.choice(["sum", "min", "xor"]),
             "dtype": lambda: rng.choice(["float64", "int32", np.uint8, bool]),
             "shape": lambda: rng.choice([3, (2, 3), 0, ()]),
+            "shapes": lambda: [(2, 3)] * rng.choice([0, 1, 3]),
             "stream": lambda: rng.choice([None, self.stream, 0]),
             "array": lambda: self.array(rng),
         }  # fmt: skip
@@ -160,6 +161,7 @@ PLANS = {
     kernels.HaloExchange: "shape width dtype axis team",
     kernels.AllToAllV: "rows row dtype team", kernels.SampleSort: "size dtype team",
     kernels.ZeroAdam: "size dtype team", kernels.PipelineExchange: "shape dtype team",
+    kernels.ZeroMuon: "shapes dtype team",
     kernels.PipelinedLayers: "rows hidden layers microbatches dtype team",
     kernels.FFT: "shape dtype team", kernels.EmbeddingBags: "rows dim bags most dtype team",
     kernels.MoE: "tokens hidden inner experts top_k dtype team",
@@ -167,6 +169,7 @@ PLANS = {
 }  # fmt: skip
 PLAN_KINDS = {
     "dtype": "dtype", "team": "Team", "shape": "shape", "grid": "shape", "row": "shape",
+    "shapes": "shapes",
 }  # fmt: skip
 SHORT = [0, 1, 1000, -1, 1.5, "x", math.nan, [1], np.int8(3), np.array(3), Raises()]  # timeouts
 

@@ -138,3 +138,52 @@ def test_buckets_begin_in_backward_in_one_order(run_pes, tmp_path, clip):
                 loss(first, 0, 0).backward()
 
     run_pes(body, 2, timeout=300)
+
+
+@pytest.mark.parametrize("rules", [{}, {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}])
+@pytest.mark.parametrize(("products", "off"), [("bfloat16", 0.04), ("float32", 1e-4)])
+def test_muon_is_pytorchs(run_pes, tmp_path, monkeypatch, rules, products, off):
+    """To rounding: of products to bfloat16 each is 1 to 2 % off; or PyTorch has them as float32."""
+    if products == "float32":
+        monkeypatch.setattr(torch.Tensor, "bfloat16", lambda x: x.clone())
+
+    def body():
+        with world(tmp_path) as me:
+            from gpushmem.torch.optim import ZeroMuon
+
+            torch.manual_seed(0)
+            shapes = (16, 24), (24, 16), (1, 9), (40, 40)
+            ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+            wanted = [torch.nn.Parameter(each.detach().clone()) for each in ours]
+            options = {"lr": 0.05, "weight_decay": 0.3, **rules}
+            plain = torch.optim.Muon(wanted, **options)
+            optimizer = ZeroMuon(ours, product_dtype=products, bucket_cap_mb=1e-3, **options)
+            (flat,) = optimizer._flats
+            assert flat.plan.buckets == 3
+            assert set(flat.plan.owners) == {0, 1}
+
+            def gradients(rank, step):
+                torch.manual_seed(10 * step + rank)
+                return [torch.randn(shape) for shape in shapes]
+
+            for step in range(3):
+                for each, grad in zip(ours, gradients(me, step), strict=True):
+                    (each * grad).sum().backward()
+                for each, *both in zip(wanted, gradients(0, step), gradients(1, step), strict=True):
+                    each.grad = sum(both) / 2
+                before = [each.detach().clone() for each in ours]
+                optimizer.step()
+                optimizer.zero_grad()
+                plain.step()
+                for x, y, old in zip(ours, wanted, before, strict=True):
+                    moved = (x - old).norm()
+                    assert (x - y).norm() < off * (step + 1) * moved, (step, x.shape)
+            kept = optimizer.state_dict()
+            assert kept["state"][0]["step"] == 3
+            assert kept["param_groups"][0]["ns_steps"] == 5
+            optimizer.load_state_dict(kept)
+            optimizer.free()
+            with pytest.raises(shmem.ArgumentError, match="must be a list of"):
+                ZeroMuon([torch.nn.Parameter(torch.zeros(3))])
+
+    run_pes(body, 2, timeout=300)

@@ -144,6 +144,14 @@ def zero(clip):
     return make
 
 
+def muon(dtype, nbytes):
+    """Matrices of a layer of a model with 4096 numbers a token, two layers."""
+    shapes = [(4096, 4096)] * 16
+    plan = k.ZeroMuon(shapes=shapes, dtype=dtype, product_dtype=dtype, team=OnPaper(0))
+    plan(empty(dtype, plan.size), empty(dtype, plan.size))
+    return plan
+
+
 def broadcast(dtype, nbytes):
     plan = k.Broadcast(size=count(dtype, nbytes), dtype=dtype, team=OnPaper(0))
     plan(empty(dtype, plan.size))
@@ -358,6 +366,7 @@ CASES = {
     "Broadcast": Case(broadcast),
     "ZeroAdam": Case(zero(None)),
     "ZeroAdam clipped": Case(zero(1.0)),
+    "ZeroMuon": Case(muon, ONE),
     **{
         f"{which.__name__} {rows}": Case(product(which, rows), ONE)
         for which in (k.AllGatherGemm, k.GemmReduceScatter, k.GemmAllReduce)
