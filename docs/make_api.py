@@ -375,7 +375,10 @@ def _class(cls, call=None):
     lines = [f"\n### {cls.__name__}\n\n{call}{inspect.getdoc(cls)}\n"]
     bases = [b.__name__ for b in cls.__bases__ if b.__name__ in gpushmem.__all__]
     lines += [f"\nIn addition to the members of `{base}`:\n" for base in bases]
-    own = {name: member for name, member in vars(cls).items() if not name.startswith("_")}
+    own = {}
+    for base in reversed(cls.__mro__):
+        if base is cls or base.__name__ in UNLISTED:
+            own |= {k: member for k, member in vars(base).items() if not k.startswith("_")}
     read = [
         f"- `{name}`: {' '.join(inspect.getdoc(member).split())}\n"
         for name, member in own.items()
@@ -390,6 +393,7 @@ def _class(cls, call=None):
 
 
 INSIDE = ("native",)  # what is for the library
+UNLISTED = "InBuckets", "DividedOptimizer"  # classes whose members those of their subclasses are
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from gpushmem.torch.plans import here, plans_of
 __all__ = ["ZeroAdamW", "ZeroMuon"]
 
 
-class Divided(torch.optim.Optimizer):
+class DividedOptimizer(torch.optim.Optimizer):
     """An optimizer whose param groups have a plan each, by which their state is divided."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Divided(torch.optim.Optimizer):
             flat.plan.free()
 
 
-class ZeroAdamW(Divided):
+class ZeroAdamW(DividedOptimizer):
     """`torch.optim.AdamW` for a process group: `gpushmem.kernels.ZeroAdam` for each param group.
 
     Parameters and gradients of a param group, of one dtype, become views of two tensors. `step`
@@ -147,7 +147,7 @@ class ZeroAdamW(Divided):
         return torch.from_dlpack(self._flats[0].plan.norm)
 
 
-class ZeroMuon(Divided):
+class ZeroMuon(DividedOptimizer):
     """`torch.optim.Muon` for a process group: `gpushmem.kernels.ZeroMuon` for each param group.
 
     Each matrix belongs to a rank, which has its momentum, and a float32 copy of it, and does what
