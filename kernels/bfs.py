@@ -45,6 +45,7 @@ from gpushmem.checks import integer
 
 __all__ = ["BFS", "reference"]
 
+THREADS = 512  # of a block, on GPUs
 WARP = 32  # threads that go through the edges of a vertex
 HALF = 32  # bits of a signal, or of a pair, that are below
 LOW = (1 << HALF) - 1
@@ -192,8 +193,10 @@ class BFS(Plan):
             raise shmem.ArgumentError(
                 f"BFS: the graph has indptr {starts.shape} and indices {edges.shape}"
             )
-        if threads is None and not shmem.tuning().multiprocessors:
-            threads = 1  # edges are looked at one by one
+        if (
+            threads is None
+        ):  # on GPUs many edges wait at once; on CPUs they are looked at one by one
+            threads = THREADS if shmem.tuning().multiprocessors else 1
         super().__init__(team, blocks=blocks, threads=threads)
         self._shape = (len(starts) - 1,)
         known = needs(self, self._shape[0], edges)

@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import begin, end, member, send, share_of, tell, tell_others, wait_for
+from gpushmem.kernels.parts import begin, end, member, send, share_of, tell_others, wait_for
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
@@ -48,18 +48,19 @@ WEIGHTS = {"float32": "float32", "float16": "float32", "bfloat16": "float32", "f
 def look_up(numbers, first, rows, mean, index, weights):
     """Set `index` (bags, L) to the numbers of a PE's own rows, from `first` on, -1 for others.
 
-    `weights` (bags, L) are 1, or for a `mean` one part of how many numbers there are.
+    `weights` (bags, L) are 1; for a `mean` they are set to one part of how many numbers there are.
     """
-    for k in range(cuda.threadIdx.x, numbers.shape[0], cuda.blockDim.x):
+    t, threads, given = cuda.threadIdx.x, cuda.blockDim.x, numbers.reshape(numbers.size)
+    found = index.reshape(index.size)
+    for i in range(t, given.size, threads):
+        row = np.int64(given[i]) - first
+        found[i] = row if 0 <= row < rows else -1
+    for k in range(t, numbers.shape[0] if mean else 0, threads):
         many = 0
         for i in range(numbers.shape[1]):
-            row = np.int64(numbers[k, i])
-            many += row >= 0
-            row -= first
-            index[k, i] = row if 0 <= row < rows else -1
-        weight = 1 / many if mean and many else 1.0
+            many += numbers[k, i] >= 0
         for i in range(numbers.shape[1]):
-            weights[k, i] = weight
+            weights[k, i] = 1 / max(many, 1)
     cuda.syncthreads()
 
 
@@ -98,8 +99,7 @@ def embed(
         if k > 0:
             box, pe = answers[slot, me, first:last], member(team, source)
             send(box.reshape(box.size), made.reshape(made.size), back, epoch, pe, near)
-            if near:
-                tell(back, epoch, pe)
+    tell_others(back, epoch, team, near)
     for k in range(1, n):
         wait_for(answering[slot, (me + k) % n, b:], epoch)
     for i in range(first + t // WARP, last, warps):
@@ -149,7 +149,7 @@ class EmbeddingBags(Plan):
         sums = self.sendable(shmem.to_device(np.zeros((n, bags, wide), dtype)))
         return (
             self.rows.start, self.column_parts, self.mean, shmem.device_array(scratch, "int32"),
-            shmem.device_array(scratch, WEIGHTS[dtype.name]), sums,
+            shmem.to_device(np.ones(scratch, WEIGHTS[dtype.name])), sums,
             self.boxes(n, bags, self.most, dtype="int32"), self.signals(n, blocks),
             self.boxes(n, bags, wide, dtype=dtype), self.signals(n, blocks), self.reachable,
         )  # fmt: skip

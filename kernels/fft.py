@@ -47,6 +47,7 @@ __all__ = ["FFT", "reference"]
 
 BUNDLES = 32, 8  # rows of a matrix, on CPUs and on GPUs
 TOGETHER = 8192  # elements of columns that a block transforms at once, about
+WORD = 16  # bytes that a thread accesses at once
 REALS = {"complex64": np.float32, "complex128": np.float64}
 
 
@@ -54,16 +55,23 @@ REALS = {"complex64": np.float32, "complex128": np.float64}
 
 
 @shmem.jit(device=True)
+def of_four(a, b, c, d, one, two, three, turn):
+    """Combine four elements to four."""
+    both, apart, more, less = a + c, a - c, b + d, b - d
+    turned = complex(-turn * less.imag, turn * less.real)
+    return both + more, one * (apart - turned), two * (both - more), three * (apart + turned)
+
+
+@shmem.jit(device=True)
 def by_four(x, y, at, far, to, s, one, two, three, turn):
     """Combine four elements of `x`, `far` from each other, to four of `y`, `s` from each other."""
     a, b = x[np.uint64(at)], x[np.uint64(at + far)]
     c, d = x[np.uint64(at + 2 * far)], x[np.uint64(at + 3 * far)]
-    both, apart, more, less = a + c, a - c, b + d, b - d
-    turned = complex(-turn * less.imag, turn * less.real)
-    y[np.uint64(to)] = both + more
-    y[np.uint64(to + s)] = one * (apart - turned)
-    y[np.uint64(to + 2 * s)] = two * (both - more)
-    y[np.uint64(to + 3 * s)] = three * (apart + turned)
+    found = of_four(a, b, c, d, one, two, three, turn)
+    y[np.uint64(to)] = found[0]
+    y[np.uint64(to + s)] = found[1]
+    y[np.uint64(to + 2 * s)] = found[2]
+    y[np.uint64(to + 3 * s)] = found[3]
 
 
 @shmem.jit(device=True)
@@ -111,30 +119,6 @@ def step_by_two(x, y, size, log_s):
 
 
 @shmem.jit(device=True)
-def transform(work, k, size, n, log_s, out, leaves, table, turn):
-    """Transform sequences of n, 2^log_s interleaved, one bundle behind the other: work[k, :size].
-
-    The last step writes to `out` if it `leaves`, otherwise to one of `work` (2, any). Returns which
-    one. `table` (any,) has the powers of a root of unity. Synchronises the block.
-    """
-    while n > 1:
-        radix = 4 if n % 4 == 0 else 2
-        target = work[1 - k]
-        if leaves and n == radix:
-            target = out
-        if radix == 4:
-            step_by_four(work[k], target, size, n, log_s, table, turn)
-        else:
-            step_by_two(work[k], target, size, log_s)
-        cuda.syncthreads()
-        n, log_s, k = n // radix, log_s + radix // 2, 1 - k
-    return k
-
-
-# --- the kernel
-
-
-@shmem.jit(device=True)
 def load_rows(to, x, width, bundle):
     """Interleave the rows of `x` (up to bundle * width,) in `to`, and zeros for those it lacks."""
     for r in range(bundle):
@@ -154,12 +138,80 @@ def take_column(to, box, column, columns, inner, scale):
         to[i] = scale * box[np.uint64((i - e) * columns + column * inner + e)]
 
 
+# --- the same by pairs of neighbours, of which the first is an even element
+
+
 @shmem.jit(device=True)
-def transform_rows(x, sent, columns, depth, bundle, work, table, turn):
-    """Transform a bundle of rows, `x` (up to bundle * columns * depth,), to `sent`."""
-    load_rows(work[0], x, columns * depth, bundle)
-    k = transform(work, 0, sent.size, depth, 0, sent, False, table, turn)
-    transform(work, k, sent.size, columns, log2(bundle * depth), sent, True, table, turn)
+def root(table, k):
+    return shmem.load_vector(table, k, 1)[0]
+
+
+@shmem.jit(device=True)
+def pairs_by_four(x, y, size, n, log_s, table, turn):
+    """As `step_by_four`, of sequences that are interleaved, or more than four elements long."""
+    far, s, stride = (n // 4) << log_s, 1 << log_s, table.size // n
+    for i in range(2 * cuda.threadIdx.x, size >> 2, 2 * cuda.blockDim.x):
+        j, q = i >> log_s, i & s - 1
+        p, to = j & n // 4 - 1, (j << log_s + 2) + q
+        at = to - 3 * (p << log_s)
+        a, b = shmem.load_vector(x, at, 2), shmem.load_vector(x, at + far, 2)
+        c, d = shmem.load_vector(x, at + 2 * far, 2), shmem.load_vector(x, at + 3 * far, 2)
+        k = stride * p
+        one, two, three = root(table, k), root(table, 2 * k), root(table, 3 * k)
+        v = of_four(a[0], b[0], c[0], d[0], one, two, three, turn)
+        if s == 1:
+            k += stride
+            one, two, three = root(table, k), root(table, 2 * k), root(table, 3 * k)
+        w = of_four(a[1], b[1], c[1], d[1], one, two, three, turn)
+        if s == 1:
+            shmem.store_vector(y, to, (v[0], v[1]))
+            shmem.store_vector(y, to + 2, (v[2], v[3]))
+            shmem.store_vector(y, to + 4, (w[0], w[1]))
+            shmem.store_vector(y, to + 6, (w[2], w[3]))
+        else:
+            shmem.store_vector(y, to, (v[0], w[0]))
+            shmem.store_vector(y, to + s, (v[1], w[1]))
+            shmem.store_vector(y, to + 2 * s, (v[2], w[2]))
+            shmem.store_vector(y, to + 3 * s, (v[3], w[3]))
+
+
+@shmem.jit(device=True)
+def pairs_by_two(x, y, size, log_s):
+    """As `step_by_two`."""
+    s = 1 << log_s
+    for i in range(2 * cuda.threadIdx.x, size >> 1, 2 * cuda.blockDim.x):
+        at = (i >> log_s << log_s + 1) + (i & s - 1)
+        a, b = shmem.load_vector(x, at, 2), shmem.load_vector(x, at + s, 2)
+        shmem.store_vector(y, at, (a[0] + b[0], a[1] + b[1]))
+        shmem.store_vector(y, at + s, (a[0] - b[0], a[1] - b[1]))
+
+
+@shmem.jit(device=True)
+def load_pairs(to, x, width, bundle):
+    """As `load_rows`, if none is missing: two by two, elements of two rows."""
+    if bundle == 1:
+        shmem.copy_block(to[:width], x)
+    else:
+        half = bundle // 2
+        for k in range(cuda.threadIdx.x, half * width // 2, cuda.blockDim.x):
+            r, i = 2 * (k % half), 2 * (k // half)
+            a = shmem.load_vector(x, r * width + i, 2)
+            b = shmem.load_vector(x, (r + 1) * width + i, 2)
+            shmem.store_vector(to, i * bundle + r, (a[0], b[0]))
+            shmem.store_vector(to, (i + 1) * bundle + r, (a[1], b[1]))
+    cuda.syncthreads()
+
+
+@shmem.jit(device=True)
+def take_pairs(to, box, column, columns, inner, scale):
+    """As `take_column`."""
+    for i in range(2 * cuda.threadIdx.x, to.size, 2 * cuda.blockDim.x):
+        e = i & inner - 1
+        v = shmem.load_vector(box, (i - e) * columns + column * inner + e, 2)
+        shmem.store_vector(to, i, (scale * v[0], scale * v[1]))
+
+
+# --- the kernel
 
 
 @shmem.jit(device=True)
@@ -171,56 +223,109 @@ def log2(number):
     return found
 
 
-@shmem.jit(collective=True)
-def fft(
-    x, out, rows, columns, depth, bundle, group, scale, turn, table, works, sent, inbox, arrived,
-    team, epochs,
-):  # fmt: skip
-    """`x` and `out` flat; `works` (blocks, 2, any), `sent` (bundles * columns * inner,).
+def transforming(by_four: Any, by_two: Any, load: Any) -> tuple[Any, Any]:
+    """`transform` and `transform_rows`, of steps, and of what loads rows."""
 
-    `inbox` (SLOTS, n, any), `arrived` (SLOTS, n, blocks). A block transforms `group` columns at
-    once.
-    """
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    b, t, blocks, inner = cuda.blockIdx.x, cuda.threadIdx.x, cuda.gridDim.x, bundle * depth
-    boxes, signals, work = inbox[epoch % SLOTS], arrived[epoch % SLOTS], works[b]
-    width, whole = bundle * columns * depth, columns * inner
-    for k in range(b, (x.size + width - 1) // width, blocks):
-        part = sent[k * whole : (k + 1) * whole]
-        mine = x[k * width : min((k + 1) * width, x.size)]
-        transform_rows(mine, part, columns, depth, bundle, work, table, turn)
-        for far in range(1, n):
-            to = (me + far) % n
-            first, last = share_of(columns, n, to)
-            piece = part[first * inner : last * inner]
-            box = boxes[me][k * piece.size : (k + 1) * piece.size]
-            shmem.put_nbi_block(box, piece, member(team, to))
-    cuda.syncthreads()
-    if t < n:
-        shmem.fence()
-    for k in range(t, n, cuda.blockDim.x):
-        to = (me + 1 + k) % n
-        shmem.signal_op(signals[me, b:], epoch, shmem.SIGNAL_SET, member(team, to))
-    first, last = share_of(columns, n, me)
-    size = rows * depth
-    for c in range(b * group, last - first, blocks * group):
-        count = min(group, last - first - c)
-        for far in range(n):
-            source = (me + n - far) % n
-            lower, upper = share_of(rows, n, source)
-            if c == b * group:
-                wait_for_all(signals[source], epoch)
-            box, at, of = boxes[source], c, last - first
-            if source == me:
-                box, at, of = sent, first + c, columns
-            for g in range(count):
-                to = work[0][g * size + lower * depth : g * size + upper * depth]
-                take_column(to, box, at + g, of, inner, scale)
+    @shmem.jit(device=True)
+    def transform(work, k, size, n, log_s, out, leaves, table, turn):
+        """Transform sequences of n, 2^log_s interleaved, bundle after bundle: work[k, :size].
+
+        The last step writes to `out` if it `leaves`, otherwise to one of `work` (2, any). Returns
+        which one. `table` (any,) has the powers of a root of unity. Synchronises the block.
+        """
+        while n > 1:
+            radix = 4 if n % 4 == 0 else 2
+            target = work[1 - k]
+            if leaves and n == radix:
+                target = out
+            if radix == 4:
+                by_four(work[k], target, size, n, log_s, table, turn)
+            else:
+                by_two(work[k], target, size, log_s)
+            cuda.syncthreads()
+            n, log_s, k = n // radix, log_s + radix // 2, 1 - k
+        return k
+
+    @shmem.jit(device=True)
+    def transform_rows(x, sent, columns, depth, bundle, work, table, turn):
+        """Transform a bundle of rows, `x` (up to bundle * columns * depth,), to `sent`."""
+        load(work[0], x, columns * depth, bundle)
+        k = transform(work, 0, sent.size, depth, 0, sent, False, table, turn)
+        transform(work, k, sent.size, columns, log2(bundle * depth), sent, True, table, turn)
+
+    return transform, transform_rows
+
+
+transform, transform_rows = transforming(step_by_four, step_by_two, load_rows)
+
+
+def made_of(transform: Any, transform_rows: Any, take: Any) -> Any:
+    """The kernel; `take` takes columns."""
+
+    @shmem.jit(collective=True)
+    def fft(
+        x, out, rows, columns, depth, bundle, group, scale, turn, table, works, sent, inbox,
+        arrived, team, epochs,
+    ):  # fmt: skip
+        """`x` and `out` flat; `works` (blocks, 2, any), `sent` (bundles * columns * inner,).
+
+        `inbox` (SLOTS, n, any), `arrived` (SLOTS, n, blocks). A block transforms `group` columns at
+        once.
+        """
+        me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+        b, t, blocks, inner = cuda.blockIdx.x, cuda.threadIdx.x, cuda.gridDim.x, bundle * depth
+        boxes, signals, work = inbox[epoch % SLOTS], arrived[epoch % SLOTS], works[b]
+        width, whole = bundle * columns * depth, columns * inner
+        for k in range(b, (x.size + width - 1) // width, blocks):
+            part = sent[k * whole : (k + 1) * whole]
+            mine = x[k * width : min((k + 1) * width, x.size)]
+            transform_rows(mine, part, columns, depth, bundle, work, table, turn)
+            for far in range(1, n):
+                to = (me + far) % n
+                first, last = share_of(columns, n, to)
+                piece = part[first * inner : last * inner]
+                box = boxes[me][k * piece.size : (k + 1) * piece.size]
+                shmem.put_nbi_block(box, piece, member(team, to))
         cuda.syncthreads()
-        result = out[c * size : (c + count) * size]
-        transform(work, 0, result.size, rows, log2(depth), result, True, table, turn)
-    complete()
-    end(epochs)
+        if t < n:
+            shmem.fence()
+        for k in range(t, n, cuda.blockDim.x):
+            to = (me + 1 + k) % n
+            shmem.signal_op(signals[me, b:], epoch, shmem.SIGNAL_SET, member(team, to))
+        first, last = share_of(columns, n, me)
+        size = rows * depth
+        for c in range(b * group, last - first, blocks * group):
+            count = min(group, last - first - c)
+            for far in range(n):
+                source = (me + n - far) % n
+                lower, upper = share_of(rows, n, source)
+                if c == b * group:
+                    wait_for_all(signals[source], epoch)
+                box, at, of = boxes[source], c, last - first
+                if source == me:
+                    box, at, of = sent, first + c, columns
+                for g in range(count):
+                    to = work[0][g * size + lower * depth : g * size + upper * depth]
+                    take(to, box, at + g, of, inner, scale)
+            cuda.syncthreads()
+            result = out[c * size : (c + count) * size]
+            transform(work, 0, result.size, rows, log2(depth), result, True, table, turn)
+        complete()
+        end(epochs)
+
+    return fft
+
+
+def is_aligned(array: Any) -> bool:
+    """Whether a pair, or a half of one of complex128, can be accessed at once."""
+    given = getattr(array, "__cuda_array_interface__", None)
+    return given is None or given["data"][0] % WORD == 0
+
+
+FFTS = {
+    False: made_of(transform, transform_rows, take_column),
+    True: made_of(*transforming(pairs_by_four, pairs_by_two, load_pairs), take_pairs),  # on GPUs
+}
 
 
 class FFT(Plan):
@@ -250,6 +355,8 @@ class FFT(Plan):
         if threads is None and not on_gpus:
             threads = min(shmem.tuning().threads, BUNDLES[0])  # loops over bundles are vectorised
         super().__init__(team, blocks=blocks, threads=threads, parts=parts)
+        shortest = rows if depth == 1 else depth  # of what is transformed, not interleaved
+        self._by_pairs = on_gpus and rows % n == 0 and self.bundle * depth > 1 and shortest > 4
         if min(rows, columns) < self.n_pes:
             raise shmem.ArgumentError(
                 f"FFT: shape is {self.shape}, the team has {self.n_pes} PEs: each must have a row "
@@ -295,7 +402,9 @@ class FFT(Plan):
         rows, columns, *depth = self.shape
         self.expect("x", x, (len(self.rows), columns, *depth), self.dtype)
         self.expect("out", out, (len(self.columns), rows, *depth), self.dtype)
-        self.launch(fft, stream, self.flat(x), self.flat(out), *self._workspace)
+        given = self.flat(x), self.flat(out)
+        pairs = self._by_pairs and all(map(is_aligned, given))
+        self.launch(FFTS[pairs], stream, *given, *self._workspace)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that this PE sends in a call, its signals among them."""

@@ -33,7 +33,7 @@ import numpy as np
 from gpushmem.kernels.all_to_all_v import AllToAllV
 from gpushmem.kernels.collectives import AllGather
 from gpushmem.kernels.parts import begin, end, member, part_of
-from gpushmem.kernels.plan import SLOTS, Plan
+from gpushmem.kernels.plan import MOST_THREADS, SLOTS, Plan
 from numba import cuda
 
 import gpushmem as shmem
@@ -163,8 +163,8 @@ class SpMV(Plan):
         starts, columns, data = (np.asarray(getattr(matrix, what)) for what in PARTS)
         self.dtype, rows = data.dtype, len(starts) - 1
         self._check(starts, columns, data)
-        if threads is None and not shmem.tuning().multiprocessors:
-            threads = 1  # rows are added up one by one
+        if threads is None:  # on GPUs as many rows as can be; on CPUs they are added up one by one
+            threads = MOST_THREADS if shmem.tuning().multiprocessors else 1
         super().__init__(team, blocks=blocks, threads=threads)
         self.size, self._shape = rows if size is None else size, (rows,)
         self._needs = needs(self, self.size, columns)

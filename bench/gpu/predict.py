@@ -28,7 +28,7 @@ import json
 import os
 import sys
 from functools import cache
-from math import ceil
+from math import ceil, log, log2, prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +85,7 @@ class Work(NamedTuple):
     read: float = 0  # bytes that warps load to use them together
     library: tuple[int, int, int, int] | None = None  # m, n, k of products, and how many
     launches: float = 1  # but theirs
+    again: float = 0  # bytes of HBM for what the cache has no room for
 
 
 # --- formulas
@@ -529,6 +530,89 @@ def jacobi(plan):
     return Work(2 * row, 2 * rows * row, passes, 1, 2, 1, 2)
 
 
+def steps_of(length):
+    """Of radix 4, and the last one of 2."""
+    return ceil(log2(length) / 2)
+
+
+def transforms(plan):
+    """Bundles are loaded, transformed, sent; then groups of columns are taken, and transformed.
+
+    A step loads pairs of 16 bytes, and factors. If the L2 cache (of an H100) has no room for a
+    block's buffers, steps go to HBM.
+    """
+    rows, columns, depth = (*plan.shape, 1)[:3]
+    item, group, works = plan.dtype.itemsize, plan._workspace[4], plan._workspace[8]
+    bundle, own = columns * plan.bundle * depth * item, rows * depth * item
+    bundles = ceil(len(plan.rows) / plan.bundle / plan.blocks)
+    groups = ceil(len(plan.columns) / group / plan.blocks)
+    source = L2 if works.nbytes < MACHINES["H100"]["l2"].value else HBM
+    there, back = steps_of(columns) + steps_of(depth), steps_of(rows)
+    passes = (
+        Pass(PUT, bundle, HBM, bundles), Pass(SUM, 11 / 8 * bundle, source, bundles * there),
+        Pass(PUT, bundle, source, bundles), Pass(PUT, group * own, HBM, groups),
+        Pass(SUM, 11 / 8 * group * own, source, groups * back),
+    )  # fmt: skip
+    mine = len(plan.rows) * columns * depth * item
+    return Work(  # x, what is sent and what has come, there and back, and out
+        plan.sends()[0], 6 * mine, passes, waits=N * ceil(plan.blocks / plan.threads),
+        flops=5 * mine / item * log2(prod(plan.shape)),
+        again=2 * (there + back) * mine if source == HBM else 0,
+    )  # fmt: skip
+
+
+def sparse(plan):
+    """A thread has a row: four entries are under way, then what they multiply; the rest singly."""
+    item, needed, rows = plan.dtype.itemsize, plan._needs.needed.size, plan._shape[0]
+    own, far = (plan._workspace[k].size for k in (1, 6))
+
+    def of_rows(entries, rows):
+        each, several = entries / rows, ceil(rows / plan.blocks / plan.threads)
+        return 2 * several * (each // 4 + each % 4)
+
+    passes = (
+        Pass(ELEMENTS, needed * item / plan.blocks, HBM), Pass(PUT, 1, HBM, of_rows(own, rows)),
+        Pass(PUT, 1, L2, of_rows(far, plan._workspace[3].size)),
+    )  # fmt: skip
+    hbm = (own + far) * (4 + item) + rows * (8 + 2 * item)
+    waits = ceil(len(plan._friends) * plan.blocks / plan.threads)
+    return Work(needed * item, hbm, passes, waits=waits, flops=2 * (own + far))
+
+
+def searched(plan):
+    """All levels of a random graph. A warp has a vertex; for its edges it waits for atomics.
+
+    For new vertices of others also for those on other GPUs, then, which all its edges wait for.
+    """
+    edges, m, v = plan._workspace[0][1].size, plan._shape[0], plan._state[0].size
+    levels = 1 + ceil(log(N * m) / log(edges / m))
+    vertices = ceil(m * 32 / plan.blocks / plan.threads)  # of a warp
+    came = ceil(v / plan.blocks / plan.threads)
+    passes = (
+        Pass(PUT, 1, HBM, 2 * vertices + came), Pass(PUT, 1, L2, 2 * vertices + 2 * came),
+        Pass(PUT, 1, FAR, vertices),
+    )  # fmt: skip
+    hbm = 4 * edges + 36 * m + 36 * v  # results, starts and lists; queues, and whose they are
+    waits = levels * ceil((N + 1) * plan.blocks / plan.threads)
+    return Work(8 * v, hbm, passes, 1, 2 * levels, levels, waits)
+
+
+def bags_summed(plan):
+    """Numbers go to all; a warp sums a bag's rows of this PE's, four at once; parts come back."""
+    item, most, wide = plan.dtype.itemsize, plan.most, plan._width
+    bags = ceil(plan.bags / plan.blocks)
+    looks = N * ceil(bags * most / plan.threads)
+    each, parts = ceil(bags * 32 / plan.threads), plan.column_parts
+    passes = (
+        Pass(COPY, 4 * bags * most, HBM, OTHERS), Pass(COPY, 1, L2, looks),
+        Pass(SUM, 1, HBM, N * each * ceil(most / 4)), Pass(COPY, bags * wide * item, L2, OTHERS),
+        Pass(SUM, 1, L2, each * parts),
+    )  # fmt: skip
+    read = plan.bags * most * plan.dim * item  # of all PEs' bags a part each
+    hbm = read + 4 * N * plan.bags * most + 2 * N * plan.bags * wide * item
+    return Work(plan.sends()[0], hbm, passes, 1, 2, 2, 2 * OTHERS)
+
+
 FORMULAS = {
     "AllReduce": all_reduce, "AllReduceRMSNorm": norm, "AllGather": gather, "AllToAll": exchange,
     "AllGatherV": gather_rows, "AllToAllV": exchange_rows, "ReduceScatter": scatter,
@@ -537,6 +621,7 @@ FORMULAS = {
     "GemmAllReduce": product_summed_for_all,
     "ExpertParallel low_latency": low_latency, "ExpertParallel throughput": throughput,
     "ExpertParallel combine": combine, "MoE": mixture, "MoE library": mixture_by_library,
+    "FFT": transforms, "SpMV": sparse, "BFS": searched, "EmbeddingBags": bags_summed,
     "HaloExchange": halo, "Jacobi": jacobi,
     "RingAttention": attention, "RingAttentionBackward": attention_gradients, "Ulysses": ulysses,
     "KVTransfer": pages_sent, "FlashDecode": decoded,
@@ -661,7 +746,7 @@ def predict(does, machine, code):
     launches = does.launches * is_["launch"]
     busy = {
         "NVLink": does.link / (is_["link"] * is_["link reached"]),
-        "HBM": does.hbm / (is_["hbm"] * is_["hbm reached"]),
+        "HBM": (does.hbm + does.again) / (is_["hbm"] * is_["hbm reached"]),
         "L2 cache": (does.hbm + 2 * does.link) / is_["l2 rate"],
         "blocks": sum(made.values()),
     }
@@ -669,11 +754,12 @@ def predict(does, machine, code):
         rate = 4 * 32 * is_["clock"] * is_["multiprocessors"]
         busy["instructions"] = does.read * code["instructions"] / rate
     least = does.link if does.least is None else does.least
+    rate = is_.get(f"{code['dtype']} rate", is_["float32 rate"])  # complex ones have two float32
     return {
         "seconds": launches + max(busy.values()), "bound by": max(busy, key=busy.get),
         "made of": {"launch": launches, **made}, "busy": busy,
         "limit": max(
-            least / is_["link"], does.hbm / is_["hbm"], does.flops / is_[f"{code['dtype']} rate"]
+            least / is_["link"], does.hbm / is_["hbm"], does.flops / rate
         ),
     }  # fmt: skip
 

@@ -397,11 +397,14 @@ def heads_and_tokens():
             part.copy_from(1)
 
 
-def fft():
-    c8 = "complex64"
-    plan = FFT(shape=(16, 8), dtype=c8, **GPU)
+def fft(pairs=False):
+    """By pairs, as on GPUs: two PEs, so that each has as many rows."""
+    c8, world = "complex64", shmem.TEAM_WORLD
+    team = shmem.team_split_strided(world, 0, 1, 2) if pairs else world
+    plan = FFT(shape=(16, 8), dtype=c8, team=team, **GPU)
+    plan._by_pairs = pairs
     x, out = (shmem.device_array(s, c8) for s in ((len(plan.rows), 8), (len(plan.columns), 16)))
-    for _ in range(CALLS):
+    for _ in range(CALLS if team else 0):
         x.copy_from(1)
         plan(x, out=out)
 
@@ -602,6 +605,7 @@ RUNS = {
     "pipeline": (pipeline, "1f1b", 1),
     "pipeline_far": (pipeline, "zero_bubble", 2),
     "fft": (fft,),
+    "fft_pairs": (fft, True),
     "spmv": (spmv,),
     "spmv_far": (spmv,),
     "bfs": (bfs,),

@@ -18,8 +18,11 @@ def numbers(shape, call):
     return rng.normal(size=shape) + 1j * rng.normal(size=shape)
 
 
-def there_and_back(shape, dtype, blocks, threads, calls=2):
-    """Transform, compare, and transform back; PEs are late now and then."""
+def there_and_back(shape, dtype, blocks, threads, calls=2, pairs=False):
+    """Transform, compare, and transform back; PEs are late now and then.
+
+    By `pairs`, as on GPUs.
+    """
     me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.05, 0.005)
     launch = {"blocks": blocks, "threads": whole_warps(threads), "dtype": dtype}
     swapped = shape[1], shape[0], *shape[2:]
@@ -28,6 +31,8 @@ def there_and_back(shape, dtype, blocks, threads, calls=2):
             to_send(np.full((len(mine), *rest), 77, dtype))
             for mine, rest in ((plan.rows, shape[1:]), (plan.columns, swapped[1:]))
         )
+        if pairs:
+            plan._by_pairs = back._by_pairs = True
         assert (back.rows, back.columns) == (plan.columns, plan.rows)
         for call in range(calls):
             whole = numbers(shape, call).astype(dtype)
@@ -60,6 +65,29 @@ def every_shape(shapes, dtypes):
 )
 def test_transforms_are_numpys(run_pes, n_pes, shapes, dtypes):
     run_pes(every_shape, n_pes, shapes, dtypes, timeout=120)
+
+
+PAIRED = ((16, 64), (16, 32), (8, 16, 8), (8, 8, 32), (64, 16))  # bundles of rows, planes
+
+
+def by_pairs(shapes, dtypes):
+    shmem.init()
+    assert not FFT(shape=(8, 8))._by_pairs
+    for number, shape in enumerate(shapes):
+        blocks, threads = LAUNCHES[number % 3]
+        there_and_back(shape, dtypes[number % len(dtypes)], blocks, threads, pairs=True)
+    shmem.finalize()
+
+
+@pytest.mark.parametrize(
+    ("n_pes", "dtypes"),
+    [
+        (4, tuple(OFF)),
+        *(pytest.param(n, (dtype,), marks=pytest.mark.sweep) for n in (1, 2, 8) for dtype in OFF),
+    ],
+)
+def test_pairs_of_elements_are_transformed_as_on_gpus(run_pes, n_pes, dtypes):
+    run_pes(by_pairs, n_pes, PAIRED[:3] if n_pes == 4 else PAIRED, dtypes, timeout=120)
 
 
 def many_calls(calls):

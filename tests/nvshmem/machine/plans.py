@@ -6,6 +6,8 @@ its launches are noted. `CASES` has a line for each kernel, and a new kernel add
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -339,6 +341,66 @@ def decoded(dtype, nbytes):
     return plan
 
 
+POINTS = 64, 128, 128  # of a PE, in a grid of three axes of which the first is cut: a ring
+
+
+def stencil():
+    """Of seven points, this PE's rows: `indptr` and `indices`."""
+    points, rows = np.indices((*POINTS, 7), sparse=True), prod(POINTS)
+    at = [np.broadcast_to(axis, (*POINTS, 7)).copy() for axis in points[:3]]
+    for axis in range(3):
+        for far, which in ((-1, 2 * axis), (1, 2 * axis + 1)):
+            at[axis][..., which] += far
+    shape = N_PES * POINTS[0], *POINTS[1:]
+    indices = np.ravel_multi_index(tuple(at), shape, mode="wrap").reshape(-1)
+    return SimpleNamespace(indptr=7 * np.arange(rows + 1), indices=indices)
+
+
+def spmv(dtype, nbytes):
+    matrix = stencil()
+    matrix.data = np.ones(matrix.indices.size, dtype)
+    plan = k.SpMV(matrix, team=OnPaper(0))
+    plan(empty(dtype, plan.size), out=empty(dtype, plan.size))
+    return plan
+
+
+VERTICES, EDGES = 1 << 18, 16  # of a PE, and of each of them: of Graph500, smaller
+
+
+def bfs(dtype, nbytes):
+    ends = np.random.default_rng(0).integers(0, N_PES * VERTICES, VERTICES * EDGES)
+    graph = SimpleNamespace(indptr=EDGES * np.arange(VERTICES + 1), indices=ends)
+    plan, size = k.BFS(graph, team=OnPaper(0)), VERTICES
+    plan(0, parents=empty("int64", size), distances=empty("int32", size))
+    return plan
+
+
+def fft(depth):
+    def make(dtype, nbytes):
+        size = count(dtype, nbytes, depth) * N_PES
+        rows = 1 << (size.bit_length() - 1) // 2
+        shape = (rows, size // rows, depth)[: 3 if depth > 1 else 2]
+        plan = k.FFT(shape=shape, dtype=dtype, team=OnPaper(0))
+        x, out = empty(dtype, len(plan.rows), *shape[1:]), (len(plan.columns), rows, *shape[2:])
+        plan(x, out=empty(dtype, *out))
+        return plan
+
+    return make
+
+
+BAGS = {"rows": 1 << 22, "dim": 128, "bags": 4096, "most": 32}  # of a table of recommendation
+
+
+def bags(column_parts):
+    def make(dtype, nbytes):
+        plan = k.EmbeddingBags(dtype=dtype, column_parts=column_parts, team=OnPaper(0), **BAGS)
+        table = empty(dtype, len(plan.rows), len(plan.columns))
+        plan(table, empty("int32", plan.bags, plan.most), out=empty(dtype, plan.bags, plan.dim))
+        return plan
+
+    return make
+
+
 @dataclass(frozen=True)
 class Case:
     """`make(dtype, nbytes)` makes a plan and calls it; `sizes` are those that say something."""
@@ -390,6 +452,12 @@ CASES = {
     "PipelineExchange receive": Case(item(sends=False)),
     "PipelinedLayers 1f1b": Case(layers("1f1b"), ONE),
     "PipelinedLayers zero_bubble": Case(layers("zero_bubble"), ONE),
+    "FFT 2 axes": Case(fft(1), dtypes=("complex64",)),
+    "FFT 3 axes": Case(fft(128), SIZES[2:], ("complex64",)),
+    "SpMV": Case(spmv, ONE, (SINGLE, "float64")),
+    "BFS": Case(bfs, ONE, ("int64",)),
+    "EmbeddingBags rows": Case(bags(1), ONE),
+    "EmbeddingBags columns": Case(bags(N_PES), ONE),
     "HaloExchange": Case(halo),
     "Jacobi": Case(jacobi),
 }  # fmt: skip

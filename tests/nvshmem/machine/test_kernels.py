@@ -34,6 +34,7 @@ ONE_BY_ONE = {
     "Ulysses back": "rows are rotated",
     "PipelinedLayers": "as in MoE",
     "Jacobi": "cells are computed from their neighbours",
+    "EmbeddingBags": "as in ExpertParallel combine",
     "HaloExchange": "ends of the whole array are set to zero",
 }
 # Kernels whose loops of 16 bytes are NVSHMEM's puts, or those of LL, which looks at flags; or the
@@ -42,7 +43,7 @@ PUTTING = (
     "AllGatherGemm", "AllReduce ll", "AllReduce ll128", "AllReduce ll128_two_shot",
     "ExclusiveScan", "ExpertParallel combine", "FlashDecode", "GemmReduceScatter", "Jacobi",
     "KVTransfer", "MoE library", "RingAttention", "RingAttention library",
-    "RingAttentionBackward",
+    "RingAttentionBackward", "SpMV",
 )  # fmt: skip
 # Bytes that a thread spills: it has as many registers as let a block fit a multiprocessor. Of
 # FlashDecode none is loaded in the loop over keys.
@@ -80,17 +81,18 @@ def test_every_kernel_is_predicted():
     assert {kernel for kernel, *_ in CODE} == set(plans.CASES)
     classes = {name.split()[0] for name in plans.CASES}
     # Of these some have no kernels; what sorts moves keys one by one, and sends them by AllToAllV;
-    # what irregular ones do depends on their data.
+    # what tasks do is the user's.
     others = {
-        "Arena", "ContextParallel", "EmbeddingBags", "Plan", "SampleSort", "Schedule", "SpMV",
-        "TaskPool", "TransferFailed",
+        "Arena", "ContextParallel", "Plan", "SampleSort", "Schedule", "TaskPool", "TransferFailed",
     }  # fmt: skip
-    assert classes == {n for n in plans.k.__all__ if n[0].isupper() and not n.isupper()} - others
+    assert classes == {n for n in plans.k.__all__ if isinstance(getattr(plans.k, n), type)} - others
 
 
 @pytest.mark.parametrize("case", list(CODE.values()), ids=lambda c: f"{c['kernel']}-{c['dtype']}")
 def test_loops_move_16_bytes_at_a_time(case):
     names = {case["kernel"], case["kernel"].split()[0]}
+    if case["kernel"] == "BFS":
+        return  # edge by edge
     assert case["wide loops"] >= 1
     # By LL128, and to 8 bits, ends go one by one in the loop that the others have.
     assert case["mixed loops"] == 0 or any(name in case["kernel"] for name in ("ll128", "8 bits"))
