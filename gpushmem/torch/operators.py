@@ -21,6 +21,8 @@
     flash_decode(q, cache, tables, lengths, scale, apart, split_heads, group)
                                                             attention of a few queries to keys that
                                                             are cut among the ranks; no gradients
+    embedding_bag(weight, input, num_embeddings, embedding_dim, column_parts, mode, group)
+                                                            sums of rows of a table that is cut
 
 `group` is the name of a process group (`group.group_name`), or "" for all PEs. Each operator has an
 out form, `torch.ops.gpushmem.all_reduce.out(..., out=)`. Factors `a` may have several axes before
@@ -61,7 +63,7 @@ from gpushmem.kernels import (
     MoE,
 )
 from gpushmem.memory.tensors import dtype_name
-from gpushmem.torch import attention
+from gpushmem.torch import attention, embedding
 from gpushmem.torch import experts as by_all_to_all
 from gpushmem.torch.custom_operators import Operator, register
 from gpushmem.torch.plans import Plans, group_size, name_of, plans_of, reserve
@@ -467,6 +469,7 @@ OPERATORS = (
         ),
     ),
     *attention.OPERATORS,
+    *embedding.OPERATORS,
     Operator(
         "flash_decode(Tensor q, Tensor cache, Tensor tables, Tensor lengths, float scale, "
         "bool apart, bool split_heads, str group_name) -> Tensor",

@@ -125,9 +125,12 @@ def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
             return [*names, *of_rows, "moe", "moe_backward", "flash_decode"]
 
     names, _ = run_pes(body, 2, timeout=300)
+    from gpushmem.torch import attention, embedding
     from gpushmem.torch.operators import OPERATORS
 
-    assert sorted(names) == sorted(each.schema.partition("(")[0] for each in OPERATORS)
+    asked = *attention.OPERATORS, *embedding.OPERATORS  # in tests of their own
+    wanted = [each.schema.partition("(")[0] for each in OPERATORS if each not in asked]
+    assert sorted(names) == sorted(wanted)
 
 
 SHARED = "all_reduce", "all_reduce_rms_norm", "gemm_all_reduce"  # all ranks have the same results
