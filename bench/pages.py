@@ -235,20 +235,23 @@ def _family(rows):
         "bytes sent", "formula",
     ]  # fmt: skip
     more = ["in a graph", "ratio to mpi4py"] if "graph" in rows[0] else []
+    more += ["PyTorch's pipelining", "ratio"] if "pytorch" in rows[0] else []
     lines = (_case(row) for row in sorted(rows, key=lambda row: row["n_pes"]))
     return table([*columns, *more], lines)
 
 
 def _case(row):
     arrived = row.get("arrived")
-    graph = [] if "graph" not in row else [
+    more = [] if "graph" not in row else [
         seconds(row["graph"]), f"{row['mpi'] / row['graph']:.2f}x",
     ]  # fmt: skip
+    if "pytorch" in row:
+        more += [seconds(row["pytorch"]), f"{row['pytorch'] / row['fused']:.2f}x"]
     return [
         row["label"], str(row["n_pes"]), seconds(row["fused"]), seconds(row["phased"]),
         f"{row['phased'] / row['fused']:.2f}x", f"{overlap(row):.0%}", seconds(row["mpi"]),
         f"{row['mpi'] / row['fused']:.2f}x", "" if arrived is None else f"{arrived:,}",
-        f"{row['formula']:,}", *graph,
+        f"{row['formula']:,}", *more,
     ]  # fmt: skip
 
 

@@ -4,9 +4,9 @@ python bench/kernels [FAMILY ...]
 python bench/kernels --plot
 
 For each family and case, with 2 and 4 PEs: the fused kernel; its phases launched one after the
-other, with a barrier after each; the same job in NumPy and mpi4py, one BLAS thread per process. All
-are called repeatedly, and waited for at the end. ours.py and mpi.py measure, in new processes in
-every turn; the best of the turns counts. It takes about forty minutes.
+other, with a barrier after each; the same job in NumPy and mpi4py, one BLAS thread per process;
+pipelines by PyTorch, too. All are called repeatedly, and waited for at the end. ours.py and mpi.py
+measure, in new processes in every turn; the best of the turns counts. It takes about forty minutes.
 
 With --plot nothing is measured: the stored results are plotted to bench/results/plots (needs
 matplotlib).
@@ -74,7 +74,7 @@ def measured(family):
             for line in [*lines(ours), *lines(theirs)]:
                 row = rows.setdefault((n, line["label"]), {})
                 for key, value in line.items():
-                    keep = key in row and (key in ("fused", "phased", "mpi", "graph"))
+                    keep = key in row and (key in ("fused", "phased", "mpi", "pytorch", "graph"))
                     row[key] = min(row[key], value) if keep else value
                     if key == "alone" and turn:
                         row[key] = {k: min(v, value[k]) for k, v in row[key].items()}

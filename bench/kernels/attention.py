@@ -1,5 +1,7 @@
 """Causal attention over PEs: a ring in one kernel, all-gather and attention, PyTorch over Gloo."""
 
+import gloo
+
 NAME = "Attention over PEs: causal, keys and values of all PEs"
 # Tokens of a PE, heads, heads of keys, their size.
 CASES = [
@@ -84,10 +86,7 @@ def mpi(case, comm):
     import torch.distributed as dist
 
     me, n = comm.rank, comm.size
-    if not dist.is_initialized():
-        port = comm.bcast(29500 + comm.Get_rank())
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=me, world_size=n)
+    gloo.begin(comm)
     tokens, half = case["tokens"], case["tokens"] // 2
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     q = torch.full((1, case["heads"], tokens, case["size"]), 0.1)

@@ -1,5 +1,9 @@
-"""A pipeline of relu(x @ w), two layers a stage, 8 microbatches, float32, 1F1B."""
+"""A pipeline of relu(x @ w), two layers a stage, 8 microbatches, float32, 1F1B.
 
+Beside NumPy with mpi4py also PyTorch's `torch.distributed.pipelining`.
+"""
+
+import gloo
 import numpy as np
 
 NAME = "Pipeline"
@@ -148,5 +152,34 @@ def mpi(case, comm):
         for request in pending:
             request.Wait()
         pending.clear()
+
+    return call
+
+
+def pytorch(case, comm):
+    """PyTorch's own pipeline: the same schedule, by Gloo."""
+    import torch
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    gloo.begin(comm)
+    weights, batch = arrays(case)
+    model = torch.nn.Sequential()
+    for each in weights:
+        layer = torch.nn.Linear(*each.shape, bias=False)
+        layer.weight.data = torch.from_numpy(each.T.copy())
+        model.extend([layer, torch.nn.ReLU()])
+    x = torch.from_numpy(batch.reshape(-1, batch.shape[-1]))
+    stage = PipelineStage(model, comm.rank, comm.size, torch.device("cpu"))
+
+    def loss(y, target):
+        return (y - target).square().sum() / 2
+
+    schedule = Schedule1F1B(stage, MICROBATCHES, loss, scale_grads=False)
+    given = [x] if comm.rank == 0 else []
+    last = {"target": x} if comm.rank == comm.size - 1 else {}
+
+    def call():
+        model.zero_grad()
+        schedule.step(*given, **last)
 
     return call
