@@ -37,6 +37,7 @@ import numpy as np
 from gpushmem.kernels.parts import (
     begin,
     end,
+    fours_of,
     member,
     part_of,
     send,
@@ -55,14 +56,55 @@ __all__ = ["ContextParallel", "Ulysses", "reference", "rotated"]
 
 
 @shmem.jit(device=True)
+def pair(x, y, c, s):
+    x, y = np.float32(x), np.float32(y)
+    return x * c - y * s, y * c + x * s
+
+
+@shmem.jit(device=True)
 def turn(row, cos, sin, sign):
     """Rotate the pairs (row[i], row[i + D / 2]) by the angles that `cos`, `sin` (D / 2,) are of."""
     half = cos.size
     low, high = row[:half], row[half:]
     for i in range(half):
-        x, y, s = np.float32(low[i]), np.float32(high[i]), sign * sin[i]
-        low[i] = x * cos[i] - y * s
-        high[i] = y * cos[i] + x * s
+        low[i], high[i] = pair(low[i], high[i], cos[i], sign * sin[i])
+
+
+@shmem.jit(device=True)
+def turn_four(row, cos, sin, sign, i):
+    """As `turn`, of pairs from `i` on, which are aligned."""
+    j = cos.size + i
+    x, y = shmem.load_vector(row, i, 4), shmem.load_vector(row, j, 4)
+    c, s = shmem.load_vector(cos, i, 4), shmem.load_vector(sin, i, 4)
+    x0, y0 = pair(x[0], y[0], c[0], sign * s[0])
+    x1, y1 = pair(x[1], y[1], c[1], sign * s[1])
+    x2, y2 = pair(x[2], y[2], c[2], sign * s[2])
+    x3, y3 = pair(x[3], y[3], c[3], sign * s[3])
+    shmem.store_vector(row, i, (x0, x1, x2, x3))
+    shmem.store_vector(row, j, (y0, y1, y2, y3))
+
+
+@shmem.jit(device=True)
+def turn_rows(rows, numbers, first, heads, turned, cos, sin, sign, by_four):
+    """Rotate those of `rows` whose head is one of the first `turned`; a token has `heads`.
+
+    Row r is that of number `numbers[r]`, or `first` + r, of all tokens' rows; `cos`, `sin` (tokens,
+    D / 2). `by_four`: a thread has four pairs, if they are aligned, and not a row.
+    """
+    t, threads, count, half = cuda.threadIdx.x, cuda.blockDim.x, rows.shape[0], cos.shape[1]
+    fits = min(fours_of(rows.reshape(rows.size)), fours_of(cos[0]), fours_of(sin[0])) > 0
+    fours = half // 4 if by_four and fits and half % 4 == 0 else 0
+    for u in range(t, count * fours, threads):
+        r = u // fours
+        number = numbers[r] if numbers.size > 0 else first + r
+        token = number // heads
+        if number - token * heads < turned:
+            turn_four(rows[r], cos[token], sin[token], sign, 4 * (u - r * fours))
+    for r in range(t, 0 if fours > 0 else count, threads):
+        number = numbers[r] if numbers.size > 0 else first + r
+        token = number // heads
+        if number - token * heads < turned:
+            turn(rows[r], cos[token], sin[token], sign)
 
 
 @shmem.jit(device=True)
@@ -74,12 +116,12 @@ def overlap(first, last, start, size):
 
 @shmem.jit(collective=True)
 def heads_of_all(
-    x, a, b, c, heads, cos, sin, turned, index, packed, inbox, arrived, near, team, epochs
+    x, a, b, c, heads, cos, sin, turned, by_four, index, packed, inbox, arrived, near, team, epochs
 ):
     """`x` (T H D,), `a`, `b`, `c` (n rows D,), `index` (n, rows): of x, for each PE's message.
 
     `packed` (n, rows, D), `inbox` (SLOTS, n, rows, D), `arrived` (SLOTS, n, blocks). The first
-    `turned` of the heads of a token are rotated.
+    `turned` of the heads of a token are rotated; `by_four`: see `turn_rows`.
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     block, blocks = cuda.blockIdx.x, cuda.gridDim.x
@@ -90,10 +132,8 @@ def heads_of_all(
         to = (me + k) % n
         mine, rows = packed[to, first:last], index[to, first:last]
         shmem.copy_rows_block(mine, by_rows, rows)
-        for r in range(cuda.threadIdx.x, rows.size, cuda.blockDim.x):
-            if rows[r] % heads < turned:
-                t = rows[r] // heads
-                turn(mine[r], cos[t], sin[t], np.float32(1))
+        if turned > 0:
+            turn_rows(mine, rows, first, heads, turned, cos, sin, np.float32(1), by_four)
         cuda.syncthreads()
         if k < n:
             pe, signal = member(team, to), signals[me, block:]
@@ -115,7 +155,9 @@ def heads_of_all(
 
 
 @shmem.jit(collective=True)
-def tokens_of_mine(x, a, b, c, heads, cos, sin, turned, where, inbox, arrived, team, epochs):
+def tokens_of_mine(
+    x, a, b, c, heads, cos, sin, turned, by_four, where, inbox, arrived, team, epochs
+):
     """As `heads_of_all`, back; `where` (T H,): the row of x in the messages of all PEs."""
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     block, blocks = cuda.blockIdx.x, cuda.gridDim.x
@@ -139,10 +181,8 @@ def tokens_of_mine(x, a, b, c, heads, cos, sin, turned, where, inbox, arrived, t
     first, last = part_of(where.size, blocks, block)
     mine = x.reshape((where.size, size))[first:last]
     shmem.copy_rows_block(mine, boxes.reshape((n * rows, size)), where[first:last])
-    for r in range(cuda.threadIdx.x, mine.shape[0], cuda.blockDim.x):
-        if (first + r) % heads < turned:
-            t = (first + r) // heads
-            turn(mine[r], cos[t], sin[t], np.float32(-1))
+    if turned > 0:
+        turn_rows(mine, where[:0], first, heads, turned, cos, sin, np.float32(-1), by_four)
     end(epochs)
 
 
@@ -189,6 +229,7 @@ class Ulysses(Plan):
         self._arrived = self.signals(n, self.blocks)
         self._no_angles = shmem.device_array((0, 0), "float32")
         self._nothing = shmem.device_array(0, dtype)
+        self._by_four = bool(self.tuning.multiprocessors)
 
     def _index(self) -> np.ndarray[Any, Any]:
         """For each PE's message, the rows of this PE's tokens: (n, rows)."""
@@ -239,10 +280,10 @@ class Ulysses(Plan):
             flats.append(self.flat(part))
         flats += [self._nothing] * (4 - len(flats))
         if cos is None or sin is None:
-            return *flats, sum(self.heads), self._no_angles, self._no_angles, 0
+            return *flats, sum(self.heads), self._no_angles, self._no_angles, 0, self._by_four
         for what, array in (("cos", cos), ("sin", sin)):
             self.expect(what, array, (self.tokens, size // 2), "float32")
-        return *flats, sum(self.heads), cos, sin, sum(self.heads[:-1])
+        return *flats, sum(self.heads), cos, sin, sum(self.heads[:-1]), self._by_four
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends to others in a call of `to_heads`."""

@@ -435,10 +435,15 @@ def attention_gradients(plan):
 
 
 def ulysses(plan):
-    """Rows are gathered at one end, and rotated."""
-    message = plan.rows * plan.head_dim * plan.dtype.itemsize / plan.blocks
+    """Rows are gathered at one end, and those of all heads but the last part's are rotated.
+
+    By a cos and a sin, of float32, for each two numbers.
+    """
+    item, turned = plan.dtype.itemsize, sum(plan.heads[:-1]) / sum(plan.heads)
+    message = plan.rows * plan.head_dim * item / plan.blocks
     passes = (
-        Pass(COPY, message, HBM, N), Pass(ELEMENTS, message, L2, N), Pass(PUT, message, L2, OTHERS),
+        Pass(COPY, message, HBM, N), Pass(SUM, turned * message * (1 + 4 / item), L2, N),
+        Pass(PUT, message, L2, OTHERS),
         Pass(COPY, message, HBM, N),
     )  # fmt: skip
     whole = N * message * plan.blocks

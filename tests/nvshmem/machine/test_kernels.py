@@ -30,8 +30,7 @@ ONE_BY_ONE = {
     "KVTransfer": "rows are quantised, if they are sent as 8 bits",
     "RingAttention": "rows are widened, and softened, by a thread each; as in AllGatherGemm",
     "RingAttentionBackward": "as in RingAttention",
-    "Ulysses there": "rows are rotated",
-    "Ulysses back": "rows are rotated",
+    "Ulysses": "rows that are not aligned are rotated",
     "PipelinedLayers": "as in MoE",
     "Jacobi": "cells are computed from their neighbours",
     "EmbeddingBags": "as in ExpertParallel combine",
@@ -43,7 +42,7 @@ PUTTING = (
     "AllGatherGemm", "AllReduce ll", "AllReduce ll128", "AllReduce ll128_two_shot",
     "ExclusiveScan", "ExpertParallel combine", "FlashDecode", "GemmReduceScatter", "Jacobi",
     "KVTransfer", "MoE library", "RingAttention", "RingAttention library",
-    "RingAttentionBackward", "SpMV",
+    "RingAttentionBackward", "SpMV", "Ulysses",
 )  # fmt: skip
 # Bytes that a thread spills: it has as many registers as let a block fit a multiprocessor. Of
 # FlashDecode none is loaded in the loop over keys.
