@@ -34,8 +34,8 @@ NVLink's, {hbm:.0%} of HBM's.
 Products of {rows} rows are those of `method="kernel"`, without cuBLASDx; the others are the
 library's: tiles of 128 x 256, one on a multiprocessor at a time, in waves, at the rate that its
 best product reaches ({h100:.0%} of the data sheet's on an H100, {b200:.0%} on a B200), a launch for
-each product; copy engines send meanwhile, as fast as the driver's copies between GPUs. `MoE
-library` multiplies all places for tokens, 32 times as many rows as come.
+each product; copy engines send meanwhile, as fast as the driver's copies between GPUs. Those of
+`MoE library`, of 64 rows for each expert, take as long as HBM does for the weights.
 
 Left out: PEs that begin late, links and banks that several use at once, what overlaps between
 blocks of one multiprocessor, lines of a cache that are evicted before they are used. So times are

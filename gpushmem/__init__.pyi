@@ -1246,6 +1246,15 @@ def gemm(dst: Array, a: Array, b: Array, accumulate: bool, *, stream: Any = None
 def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
     """As `gemm`, in kernels, by all threads of a block with the same arguments."""
 
+def gemm_batched(dst: Array, a: Array, b: Array, accumulate: bool, *, stream: Any = None) -> None:
+    """Multiply many matrices of the same sizes: `dst[i] = a[i] @ b[i]`, as `gemm`.
+
+    `dst` (B, m, n), `a` (B, m, k) and `b` (B, k, n), k from 1 on; each of their matrices is as in
+    `gemm`, at the same distance from the one before, and those of `dst` do not overlap. On GPUs
+    cuBLASLt computes all by one call (pip: nvidia-cublas), on CPUs NumPy does. With `stream=` the
+    arrays are used in the stream's order; without, the products are there on return.
+    """
+
 def gemm_scaled(dst: Array, a: Array, b: Array, scale_a: Array, scale_b: Array, accumulate: bool, *, stream: Any = None) -> None:
     """Multiply 8-bit floats: `dst = scale_a * scale_b * (a @ b)`; `accumulate` adds to dst.
 

@@ -104,7 +104,9 @@ def shown(value: Any) -> str:
 
 
 def by_rows(matrix: Any) -> bool:
-    """Whether it consists of rows that do not overlap, of adjacent elements."""
-    (m, n), (down, across), size = matrix.shape, matrix.strides, matrix.dtype.itemsize
+    """Whether it consists of rows that do not overlap, of adjacent elements; or each of several."""
+    *_, m, n = matrix.shape
+    *_, down, across = matrix.strides
+    size = matrix.dtype.itemsize
     apart = m < 2 or (down >= n * size and down % size == 0)
     return not m * n or (apart and (n < 2 or across == size))

@@ -36,7 +36,7 @@ import numpy as np
 from gpushmem.kernels.activations import ACTIVATIONS, activate
 from gpushmem.kernels.moe_dispatch import Dispatch, Received
 from gpushmem.kernels.moe_dispatch import reference as reference_around
-from gpushmem.kernels.moe_library import LibraryLayer, waste_of
+from gpushmem.kernels.moe_library import LibraryLayer
 from gpushmem.kernels.moe_parts import (
     COUNT,
     add_up,
@@ -150,7 +150,6 @@ def over_segments(rows, starts, counts, w1, w2, y, silu, hiddens):
 
 
 METHODS = "kernel", "library"
-MOST_WASTE = 32  # with more, products of float32 are predicted to be faster in the kernel
 TILE, ENOUGH = 512, 256  # rows: what a tile has room for, and when it is worth multiplying
 
 
@@ -176,7 +175,7 @@ class MoE(Dispatch):
     size on this backend; the same on all PEs. Of "kernel", `tile` rows at most are multiplied at
     once, and fewer than `enough` only if an expert has no more. Workspace on each PE: n L capacity
     + tokens top_k rows of H numbers on the heap; and tile (2 H + F) numbers for each block, with
-    "library" n capacity (L H + F).
+    "library" n capacity L (H + F).
     """
 
     def __init__(
@@ -185,6 +184,10 @@ class MoE(Dispatch):
         tile: int = TILE, enough: int = ENOUGH, method: str | None = None,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
+        most, products = shmem.tuning().kernel_products, 2 * tokens * top_k * hidden * inner
+        few = most is None or products <= most
+        self.method = ("kernel" if few else "library") if method is None else method
+        self.moves = self.method == "library"
         super().__init__(
             tokens=tokens, hidden=hidden, experts=experts, top_k=top_k, dtype=dtype, team=team,
             capacity=capacity, blocks=blocks, threads=threads,
@@ -200,7 +203,6 @@ class MoE(Dispatch):
             )
         self.inner, self.activation, self.enough = inner, activation, enough
         n, share = self.n_pes, self.experts_per_pe
-        self.method = self._suggested_method() if method is None else method
         if self.method not in METHODS:
             raise shmem.ArgumentError(
                 f"MoE: method is {method!r}; it can be {', '.join(map(repr, METHODS))}"
@@ -215,15 +217,13 @@ class MoE(Dispatch):
         )
         self._tiles = rows, between, self.sendable(results)
 
-    def _suggested_method(self) -> str:
-        most, products = self.tuning.kernel_products, 2 * self.pairs * self.hidden * self.inner
-        small = most is None or products <= most
-        return "kernel" if small or waste_of(self) > MOST_WASTE else "library"
-
     def __call__(
         self, x: Any, experts: Any, weights: Any, w1: Any, w2: Any, *, out: Any, stream: Any = 0
     ) -> None:
         """Set `out` (t, H) to the layer of `x` (t, H), t <= tokens; asynchronous.
+
+        With "library" the host waits until the tokens of all PEs have come, to know how many rows
+        are multiplied: not if n capacity is 64 or less, and not in a graph, where all are.
 
         `experts` (t, top_k) of int32, -1 for none, and `weights` (t, top_k) of float32, as `route`
         makes them, or of float64 if `x` is; `w1` (local experts, H, F) and `w2` (local experts, F,

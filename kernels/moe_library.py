@@ -1,20 +1,24 @@
 """A mixture of experts whose products are the vendor's library's: `MoE(method="library")`.
 
-    stream    send tokens | wait, @ w1, act, @ w2 | wait, @ w1, act, @ w2 | ... | combine
-                            expert 0                expert 1
+    stream    send tokens | take | @ w1 of all experts | act | @ w2 of all experts | combine
+    host                         | how many of an expert?
 
-Tokens travel as in the low latency form of `moe_dispatch`, to places of fixed sizes. The host does
-not know how many come, so it has the library multiply all places of an expert, n capacity rows,
-whether they are filled or not: so many times what is needed, if experts are chosen evenly,
+Tokens travel as in the low latency form of `moe_dispatch`, to places of fixed sizes. A kernel waits
+for them and puts those of each expert behind each other, where it has `places` rows, n capacity;
+then two calls of `gemm_batched` multiply the first rows of all experts, as many as the expert with
+most tokens has, up to a power of two. As the library does not ask the device, the host does: the
+call waits until the tokens are there, and is no longer asynchronous so far. It does not if there
+are few places anyway, ENOUGH, and while it is captured for a graph: there all places are
+multiplied, so many times what is needed, if experts are chosen evenly,
 
-    waste = E capacity / (tokens top_k)
+    E capacity / (tokens top_k)
 
-and what comes of empty places is not sent. A kernel of one warp waits for the tokens of an expert,
-those of the next ones may still be on their way; activations know the counts. As in `gemm_beside`
-products are cuBLASLt's on GPUs, and those of BLAS on CPUs, and a call can be captured in a graph.
+and what comes of empty places is not sent. As in `gemm_beside` products are cuBLASLt's on GPUs; on
+CPUs they are NumPy's.
 
 Boxes are there once, as in `moe_dispatch` and for the same reasons: `combine` ends a call, and no
-PE sends the next tokens before it has heard from all experts.
+PE sends the next tokens before it has heard from all experts. Nor is the host's array written
+again before the host has read it: it launches the next call.
 """
 
 from __future__ import annotations
@@ -29,82 +33,111 @@ from numba import cuda
 
 import gpushmem as shmem
 
-__all__ = ["LibraryLayer", "waste_of"]
+__all__ = ["LibraryLayer"]
 
-WARP, KEPT = 32, 16  # threads; arrays of weights whose experts are known
-
-
-@shmem.jit
-def wait_for_tokens(local, counts, heads, arrived, team, epochs):
-    """Between two products: the tokens of an expert are there. One block, and it ends no epoch."""
-    for source in range(cuda.threadIdx.x, counts.size, cuda.blockDim.x):
-        counts[source] = receive_head(arrived, heads, source, local) & COUNT
+ENOUGH = 64  # rows: of fewer a product takes as long, on GPUs, since it reads all weights
 
 
 @shmem.jit
-def activate_rows(hidden, counts, silu, team, epochs):
-    """Of `hidden` (n, capacity, F) those that came, `counts` (n,); a block has rows of its own."""
-    for source in range(counts.size):
-        for r in range(cuda.blockIdx.x, counts[source], cuda.gridDim.x):
-            activate(hidden[source, r : r + 1], silu)
+def take_tokens(rows, filled, told, starts, capacity, heads, inbox, arrived, team, epochs):
+    """Wait for the tokens of all experts and set `rows` (L, places, H) to them; ends no epoch.
+
+    A block has experts of its own. `filled` (L,), and `told`, for the host: how many an expert has;
+    `starts` (blocks, L, n): where in rows those of each source begin, for each block of `combine`.
+    """
+    t, blocks, n = cuda.threadIdx.x, cuda.gridDim.x, heads.shape[0]
+    for local in range(cuda.blockIdx.x, filled.size, blocks):
+        for source in range(t, n, cuda.blockDim.x):
+            receive_head(arrived, heads, source, local)
+        cuda.syncthreads()
+        first = 0
+        for source in range(n):
+            count, box = heads[source, local] & COUNT, (local * n + source) * capacity
+            shmem.copy_block(rows[local, first : first + count], inbox[box : box + count])
+            for b in range(t, starts.shape[0], cuda.blockDim.x):
+                starts[b, local, source] = local * rows.shape[1] + first
+            first += count
+        if t == 0:
+            filled[local] = told[local] = first
 
 
-def waste_of(plan: Any) -> float:
-    """How many times as many rows are multiplied as there are, if experts are chosen evenly."""
-    return float(plan.experts * plan.capacity / max(1, plan.pairs))
+@shmem.jit
+def activate_rows(hidden, filled, silu, team, epochs):
+    """Of `hidden` (L, places, F) each expert's first rows, `filled` (L,); a block has its own."""
+    before, blocks = 0, cuda.gridDim.x
+    for local in range(filled.size):
+        count = filled[local]
+        for r in range((cuda.blockIdx.x + blocks - before % blocks) % blocks, count, blocks):
+            activate(hidden[local, r : r + 1], silu)
+        before += count
 
 
 class LibraryLayer:
-    """What `MoE` does with the library; workspace: n capacity (L H + F) numbers."""
+    """What `MoE` does with the library; workspace: n capacity L (H + F) numbers."""
 
     def __init__(self, plan: Any, inbox: Any, arrived: Any) -> None:
-        self.plan, n, places = plan, plan.n_pes, plan.n_pes * plan.capacity
-        experts = range(plan.local_experts)
-        plan.bound += 2 * plan.local_experts  # each with launches of its own
-        self._boxes = inbox, arrived, plan.reachable
-        self._rows = [inbox[e * places : (e + 1) * places] for e in experts]
-        hidden = shmem.device_array((places, plan.inner), plan.dtype)
-        self._hidden, self._segments = hidden, hidden.reshape(n, plan.capacity, plan.inner)
-        made = shmem.device_array((max(1, plan.local_experts) * places, plan.hidden), plan.dtype)
-        self._made = plan.sendable(made)
-        self._results = [self._made[e * places : (e + 1) * places] for e in experts]
-        self._counts = [shmem.to_device(np.zeros(n, "int32")) for _ in experts]
-        starts = np.arange(plan.local_experts * n, dtype="int32").reshape(-1, n) * plan.capacity
-        self._starts = shmem.to_device(np.stack([starts] * plan.blocks))
+        self.plan, experts = plan, plan.local_experts
+        self.places = plan.n_pes * plan.capacity
+        on_gpus = bool(plan.tuning.multiprocessors)
+        self._least = ENOUGH if on_gpus else 1
+        self._grid = plan.tuning.all_blocks(plan.threads) if on_gpus else plan.blocks
+        self._inbox = inbox, arrived
+        # Tokens, and what is made of them: these are written when those are not needed any more.
+        rows = shmem.device_array((max(1, experts) * self.places, plan.hidden), plan.dtype)
+        self._made = plan.sendable(rows)
+        self._rows = self._made[: experts * self.places].reshape(experts, self.places, plan.hidden)
+        self._hidden = shmem.device_array((experts, self.places, plan.inner), plan.dtype)
+        self._told = np.zeros(max(1, experts), "int32")
+        self._filled = shmem.to_device(self._told[:experts])
+        self._for_host = shmem.register(self._told)
+        plan._registered.append(self._for_host)  # until `free`
+        starts = np.zeros((plan.blocks, experts, plan.n_pes), "int32")
+        self._starts = shmem.to_device(starts)
         self._none = self._starts[0]  # no counts: dispatch only sends
-        self._weights: dict[int, tuple[Any, list[Any]]] = {}  # by id: an array, and its experts'
+        self._reading = shmem.stream()
+        self._first: dict[int, tuple[Any, Any]] = {}  # by number: the first rows of all experts
 
     def __call__(
         self, x: Any, experts: Any, weights: Any, w1: Any, w2: Any, out: Any, stream: Any
     ) -> None:
         """Queue the call."""
-        plan, (inbox, arrived, near) = self.plan, self._boxes
-        sizes = plan.experts, plan.capacity
+        plan, (inbox, arrived), near = self.plan, self._inbox, self.plan.reachable
         plan.launch(
-            dispatch_low_latency, stream, x, experts, plan.top_k, *sizes, *plan._sorting,
-            self._starts, self._none, plan._heads, inbox, arrived, near, SEND,
+            dispatch_low_latency, stream, x, experts, plan.top_k, plan.experts, plan.capacity,
+            *plan._sorting, self._starts, self._none, plan._heads, inbox, arrived, near, SEND,
         )  # fmt: skip
-        silu = ACTIVATIONS[plan.activation]
-        step = 1, min(WARP, plan.threads), stream
-        grid = plan.blocks, plan.threads, stream
-        matrices = zip(self._of_experts("w1", w1), self._of_experts("w2", w2), strict=True)
-        for e, (first, second) in enumerate(matrices):
-            counts = self._counts[e]
-            plan.launch_as(step, plan._epochs, wait_for_tokens, e, counts, plan._heads, arrived)
-            shmem.gemm(self._hidden, self._rows[e], first, False, stream=stream)
-            plan.launch_as(grid, plan._epochs, activate_rows, self._segments, counts, silu)
-            shmem.gemm(self._results[e], self._hidden, second, False, stream=stream)
+        # Without room for any, too: who has heard from all may send the next.
+        plan.launch_as(
+            (plan.blocks, plan.threads, stream), plan._epochs, take_tokens, self._rows,
+            self._filled, self._for_host, self._starts, plan.capacity, plan._heads, inbox, arrived,
+        )  # fmt: skip
+        if self._rows.size:
+            self._multiply(w1, w2, stream)
         plan.launch(
             combine, stream, self._made, weights, out, plan.experts, plan._position, self._starts,
             plan._heads, plan._returned, plan._back, near, SEND | RECEIVE,
         )  # fmt: skip
 
-    def _of_experts(self, what: str, array: Any) -> list[Any]:
-        """The experts' matrices; the same objects for the same array."""
-        known = self._weights.get(id(array))
-        if known is None or known[0] is not array:
-            if len(self._weights) >= KEPT:
-                self._weights.clear()
-            given = self.plan.on_device(what, array)
-            self._weights[id(array)] = known = array, [given[e] for e in range(given.shape[0])]
-        return known[1]
+    def _multiply(self, w1: Any, w2: Any, stream: Any) -> None:
+        plan = self.plan
+        rows, hidden = self._first_rows(self._most(stream))
+        shmem.gemm_batched(hidden, rows, plan.on_device("w1", w1), False, stream=stream)
+        plan.launch_as(
+            (self._grid, plan.threads, stream), plan._epochs, activate_rows, self._hidden,
+            self._filled, ACTIVATIONS[plan.activation],
+        )  # fmt: skip
+        shmem.gemm_batched(rows, hidden, plan.on_device("w2", w2), False, stream=stream)
+
+    def _most(self, stream: Any) -> int:
+        """How many rows of each expert are multiplied."""
+        if self.places <= self._least or shmem.is_capturing(stream):
+            return self.places
+        shmem.wait_stream(self._reading, stream)
+        self._reading.synchronize()
+        most = int(self._told.max())
+        return min(self.places, max(self._least, 1 << (most - 1).bit_length())) if most else 0
+
+    def _first_rows(self, number: int) -> tuple[Any, Any]:
+        if number not in self._first:
+            self._first[number] = self._rows[:, :number], self._hidden[:, :number]
+        return self._first[number]

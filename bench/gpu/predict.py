@@ -17,8 +17,9 @@ A kernel's blocks go through pieces, one after the other; a piece is
 
 Products by the library follow each other on a stream; in `by_library` copy engines send meanwhile:
 
-    a product   launch + waves of tiles of 128x256, one on a multiprocessor, * a tile's time, which
-                is its flops / (rate that the library reaches / multiprocessors)
+    a product   launch + max(waves of tiles of 128x256, one on a multiprocessor, * a tile's time,
+                which is its flops / (rate that the library reaches / multiprocessors); bytes of the
+                matrices / rate of HBM); tiles of 64x256 for fewer rows
 
 What a thread has under way, registers and memory are read from the machine code; passes and bytes
 follow from the algorithm (`FORMULAS`); the machines are described in `machines.py`.
@@ -28,7 +29,7 @@ import json
 import os
 import sys
 from functools import cache
-from math import ceil, log, log2, prod
+from math import ceil, log, log2, prod, sqrt
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ from tests.nvshmem.machine import loops, plans, reader
 os.environ["GPUSHMEM_CUBLASDX"] = "0"  # its products are not in the formulas
 RESULT = Path(__file__).parents[1] / "results/predictions.json"
 PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
-TILE = 128, 256  # of the library
+TILE, FEW_ROWS = (128, 256), (64, 256)  # of the library, and for products of so many rows
 FETCH = "fetch"  # elements of a product, to shared memory
 READ = "read"  # packs that lanes of a warp use together
 FLAG, LOOK, SWITCH = "flag", "look", "switch"  # LL: data with flags, there and back; multimem
@@ -83,7 +84,7 @@ class Work(NamedTuple):
     fetched: float = 0  # bytes that a step loads
     flops: float = 0
     read: float = 0  # bytes that warps load to use them together
-    library: tuple[int, int, int, int] | None = None  # m, n, k of products, and how many
+    library: tuple[tuple[int, int, int, int], ...] = ()  # of products: m, n, k, and how many
     launches: float = 1  # but theirs
     again: float = 0  # bytes of HBM for what the cache has no room for
 
@@ -394,19 +395,26 @@ def mixture(plan):
 
 
 def mixture_by_library(plan):
-    """Tokens there, two products of each expert, with all places for its tokens, and back."""
+    """Tokens there, put behind each other; two products of all experts; and back.
+
+    Of each expert as many rows are multiplied as the one with most has, up to a power of two: that
+    is a binomial number of rows, taken to be three deviations above its mean. That the host waits
+    for it is taken as three launches.
+    """
     rows, segments, each = routed(plan)
     back, of_pe, item = combine(plan), plan.experts_per_pe, plan.dtype.itemsize
-    row, active = plan.hidden * item, of_pe * ceil(plan.pairs / of_pe / plan.blocks)
+    row, mean = plan.hidden * item, each * N
+    most = max(64, 1 << ceil(log2(mean + 3 * sqrt(mean))))
+    experts, active = ceil(of_pe / plan.blocks), plan._layer._grid
     passes = (
-        Pass(COPY, ceil(each) * row, HBM, segments), Pass(ELEMENTS, plan.inner * item, L2, active),
-        *back.passes,
+        Pass(COPY, ceil(each) * row, HBM, segments), Pass(COPY, ceil(each) * row, L2, N * experts),
+        Pass(ELEMENTS, plan.inner * item, L2, ceil(plan.pairs / active)), *back.passes,
     )  # fmt: skip
     weights = 2 * of_pe * plan.hidden * plan.inner * item
     return Work(
-        2 * rows * row, weights + 4 * rows * row, passes, 1, 2, 2, back.waits, serial=sorting(plan),
-        flops=4 * plan.pairs * plan.inner * plan.hidden, launches=2 + 2 * of_pe,
-        library=(N * plan.capacity, plan.inner, plan.hidden, 2 * of_pe),
+        2 * rows * row, weights + 6 * rows * row, passes, 1, 2, 2, back.waits, serial=sorting(plan),
+        flops=4 * plan.pairs * plan.inner * plan.hidden, launches=4 + 3,
+        library=((most, plan.inner, plan.hidden, of_pe), (most, plan.hidden, plan.inner, of_pe)),
     )  # fmt: skip
 
 
@@ -746,8 +754,7 @@ def predict(does, machine, code):
     if does.steps:  # to multiply takes about as long as a trip
         made["products"] = does.steps * (trips(FETCH, does.fetched) + is_[L2])
     if does.library:
-        *sizes, times = does.library
-        made["products"] = times * by_tiles(is_, code["dtype"], *sizes)
+        made["products"] = sum(by_tiles(is_, code["dtype"], *sizes) for sizes in does.library)
     launches = does.launches * is_["launch"]
     busy = {
         "NVLink": does.link / (is_["link"] * is_["link reached"]),
@@ -769,12 +776,18 @@ def predict(does, machine, code):
     }  # fmt: skip
 
 
-def by_tiles(is_, dtype, m, n, k):
-    """The time of a product by the library, with its launch."""
-    tiles = min(ceil(m / y) * ceil(n / x) for y, x in (TILE, TILE[::-1]))
-    of_tile = 2 * TILE[0] * TILE[1] * k / is_["matmul reached"]
+def by_tiles(is_, dtype, m, n, k, times=1):
+    """The time of so many products by one call of the library, with its launch.
+
+    By tiles, those of fewer rows for small products, or as long as HBM takes for the matrices.
+    """
+    sides = FEW_ROWS if m <= FEW_ROWS[0] else TILE
+    tiles = times * min(ceil(m / y) * ceil(n / x) for y, x in (sides, sides[::-1]))
+    of_tile = 2 * sides[0] * sides[1] * k / is_["matmul reached"]
+    waves = ceil(tiles / is_["multiprocessors"])
+    nbytes = times * (m * k + k * n + m * n) * np.dtype(dtype).itemsize
     rate = is_[f"{dtype} rate"] / is_["multiprocessors"]
-    return is_["launch"] + ceil(tiles / is_["multiprocessors"]) * of_tile / rate
+    return is_["launch"] + max(waves * of_tile / rate, nbytes / (is_["hbm"] * is_["hbm reached"]))
 
 
 def by_library(plan, machine, code):

@@ -86,6 +86,7 @@ register_model(Operation)(OpaqueModel)
 
 HOST_ONLY = {
     "trace_range": "trace_range_start and trace_range_end", "gemm_scaled": "gemm_block",
+    "gemm_batched": "gemm_block",
 }  # fmt: skip
 
 

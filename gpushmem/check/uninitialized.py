@@ -44,6 +44,7 @@ COMPUTE = (
     "reduce_local",
     "sum_rows",
     "gemm",
+    "gemm_batched",
     "gemm_scaled",
 )  # other operations copy
 

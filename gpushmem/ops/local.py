@@ -6,6 +6,7 @@ from gpushmem.ops.roles import (
     CodeMatrix,
     Flag,
     Loaded,
+    Matrices,
     Matrix,
     RowNumbers,
     Rows,
@@ -97,6 +98,17 @@ def gemm(dst: Matrix, a: Matrix, b: Matrix, accumulate: Flag) -> None:
     16-bit floats are kept as float32. When threads of a block call, `dst` is visible to all of them
     on return, and what they wrote to `a` and `b` before is included only if they synchronised after
     writing. On CPUs OpenBLAS computes it, that of NumPy or SciPy.
+    """
+
+
+@declare(reads("a"), reads("b"), writes("dst"), scopes=(HOST,))
+def gemm_batched(dst: Matrices, a: Matrices, b: Matrices, accumulate: Flag) -> None:
+    """Multiply many matrices of the same sizes: `dst[i] = a[i] @ b[i]`, as `gemm`.
+
+    `dst` (B, m, n), `a` (B, m, k) and `b` (B, k, n), k from 1 on; each of their matrices is as in
+    `gemm`, at the same distance from the one before, and those of `dst` do not overlap. On GPUs
+    cuBLASLt computes all by one call (pip: nvidia-cublas), on CPUs NumPy does. With `stream=` the
+    arrays are used in the stream's order; without, the products are there on return.
     """
 
 

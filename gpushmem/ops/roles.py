@@ -233,6 +233,12 @@ class Matrix(Array):
     moved, ndim, dtypes = True, 2, FLOATS
 
 
+class Matrices(Matrix):
+    """Several, one behind the other along the first axis."""
+
+    words, ndim = "an array of matrices", 3
+
+
 class ScaledProduct(Matrix):
     """The product of matrices that have scales."""
 

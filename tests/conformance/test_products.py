@@ -150,6 +150,46 @@ def test_products_of_a_stream_follow_each_other(alone):
     np.testing.assert_allclose(dst.numpy(), a.numpy() @ b.numpy() @ b.numpy(), rtol=1e-12)
 
 
+# --- many at once
+
+
+def several(dtype):
+    """dst, a and b: all of an array, and parts of matrices."""
+    for m, k, n in [(3, 5, 7), (16, 32, 8), (1, 9, 1), (0, 3, 3)]:
+        shapes = (m, n), (m, k), (k, n)
+        yield [random((4, *shape), dtype, at) for at, shape in enumerate(shapes)]
+        wide = [random((5, x + 2, y + 3), dtype, at) for at, (x, y) in enumerate(shapes)]
+        yield [w[1:, 1 : 1 + x, 2 : 2 + y] for w, (x, y) in zip(wide, shapes, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", UNITS)
+def test_many_products_at_once(alone, dtype):
+    stream = shmem.stream()
+    for dst, a, b in several(dtype):
+        left, right = (x.numpy().astype("float64") for x in (a, b))
+        for accumulate, where in [(False, None), (True, None), (True, stream)]:
+            start = accumulate * dst.numpy().astype("float64")
+            shmem.gemm_batched(dst, a, b, accumulate, stream=where)
+            stream.synchronize()
+            scale = np.abs(start) + np.abs(left) @ np.abs(right)
+            error = np.abs(dst.numpy().astype("float64") - (start + left @ right))
+            assert (error <= UNITS[dtype] * (left.shape[2] ** 0.5 + 2) * scale + 1e-300).all()
+
+
+def test_what_does_not_fit_of_many_products(alone):
+    dst, a, b = (random((2, *shape), "float32", 1) for shape in ((3, 4), (3, 5), (5, 4)))
+    for given, says in [
+        ((dst[:1], a, b), r"as many each, not float32 of shape \(1, 3, 4\)"),
+        ((dst[0], a[0], b[0]), r"as many each, not float32 of shape \(3, 4\)"),
+        ((dst, a, dst), "a is 3 x 5, b 3 x 4, dst 3 x 4"),
+        ((dst, a[:, :, ::2], b[:, :3]), "strides of 20 and 8 bytes"),
+        ((dst, a[:, :, :0], b[:, :0]), "k is 0, matrices are 48, 60, 80 bytes apart"),
+        ((dst, a.view("int32"), b), "float16, bfloat16, float32, float64"),
+    ]:
+        with pytest.raises(shmem.ArgumentError, match=says):
+            shmem.gemm_batched(*given, False)
+
+
 # --- 8-bit floats with scales
 
 

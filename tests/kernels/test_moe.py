@@ -212,6 +212,47 @@ def test_the_fused_layer_is_the_references(run_pes, n_pes, few):
     run_pes(every_layer, n_pes, few)
 
 
+@pytest.mark.cpu_backend  # on GPUs CUDA captures
+def test_the_library_multiplies_as_many_rows_as_an_expert_has_or_all_in_a_graph(run_pes):
+    def body():
+        shmem.init()
+        me, n, multiplied, gemm = shmem.my_pe(), shmem.n_pes(), [], shmem.gemm_batched
+
+        def noted(dst, a, b, *more, **options):
+            multiplied.append(a.shape[1])
+            gemm(dst, a, b, *more, **options)
+
+        shmem.gemm_batched = noted
+        sizes = {"tokens": 9, "hidden": 4, "experts": 4, "top_k": 1, "dtype": "float32"}
+        plan = MoE(**sizes, inner=4, activation="relu", method="library")
+        one = np.broadcast_to(np.eye(4, dtype="float32"), (2, 4, 4))
+        w1, w2 = shmem.to_device(one), shmem.to_device(one * (1 + plan.first_expert))
+        x, out = (sendable(shmem.device_array((9, 4), "float32")) for _ in range(2))
+        chosen, weights = shmem.device_array((9, 1), "int32"), shmem.full((9, 1), 1, "float32")
+        stream = shmem.stream()
+        with shmem.capture(stream) as graph:
+            plan(x, chosen, weights, w1, w2, out=out, stream=stream)
+        assert multiplied == [n * 9] * 2
+        for k in (1, 5, 9, 0):  # tokens of each PE for expert 0; the others are for 2 and 3
+            multiplied.clear()
+            wants = [np.where(np.arange(9) < k, 0, 2 + (np.arange(9) < pe)) for pe in range(n)]
+            x.copy_from(1000 * me + k + np.arange(9)[:, None])
+            chosen.copy_from(wants[me][:, None])
+            wanted = x.numpy() * np.where(wants[me] < 2, 1, 3)[:, None]
+            for launch in (
+                lambda: plan(x, chosen, weights, w1, w2, out=out), lambda: graph.launch(stream)
+            ):  # fmt: skip
+                out.copy_from(-1)
+                launch()
+                np.testing.assert_array_equal(out.numpy(), wanted)
+            most = np.bincount(np.concatenate(wants), minlength=4)[2 * me : 2 * me + 2].max()
+            rows = min(n * 9, 1 << int(most - 1).bit_length()) if most else 0
+            assert multiplied == [rows] * 2, (k, most)
+        shmem.finalize()
+
+    run_pes(body, 2)
+
+
 @shmem.jit
 def sort(experts, top_k, n_experts, capacity, heads, order, position, dropped):
     b = cuda.blockIdx.x

@@ -537,8 +537,15 @@ def test_products_are_cublaslts(me, n):
                     before[2:9, 3:8] = left @ right + accumulate * before[2:9, 3:8]
                     assert (out.numpy().astype("float64") == before).all()
     known = len(cublaslt.library()._made)
+    wide = shmem.to_device(rng.integers(-3, 4, (3, 30, 40)).astype("float32"))
+    many = shmem.full((3, 20, 20), 5, "float32")
+    a, b = wide[:, :7, :9], wide[:, 9:18, 3:8]
+    shmem.gemm_batched(many[:, 2:9, 3:8], a, b, True)
+    assert (many.numpy()[:, 2:9, 3:8] == 5 + a.numpy() @ b.numpy()).all()
+    assert len(cublaslt.library()._made) == known + 4  # all by one
+    a, b = x[:9, 1:8].T, x[4:9, 8:17].T
     shmem.gemm(out[2:9, 3:8], a, b, True)
-    assert len(cublaslt.library()._made) == known  # it is described once
+    assert len(cublaslt.library()._made) == known + 4  # it is described once
     driver.clear()
     shmem.gemm(out[2:9, 3:8], a[:, :0], b[:0], False)  # of no terms: a kernel's
     assert [launch.name for launch in driver.launches()]

@@ -28,7 +28,7 @@ ALONE = [
     if op.host and not op.facts.meets and not op.base.startswith("team")
     and op.base not in VIEWS + QUESTIONS
 ]  # fmt: skip
-BY_CUBLAS = ("gemm_scaled",)  # see test_backend_operations
+BY_CUBLAS = "gemm_batched", "gemm_scaled"  # see test_backend_operations
 BY_NVSHMEM = [name for name in ALONE if name not in (*KERNELS, *BY_CUBLAS)]
 
 

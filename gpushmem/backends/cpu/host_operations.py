@@ -32,6 +32,7 @@ from gpushmem.backends.host.host_kernels import (
     copy_from,
     copy_strided,
     copy_to,
+    multiply_batched,
     multiply_scaled,
     nbytes_of,
 )
@@ -97,6 +98,7 @@ class Inline:
             "flush": lambda: None,  # they are complete on return
             "quiet": lambda: None,
             "ask_smem": ask_smem,
+            "gemm_batched": multiply_batched,
             "gemm_scaled": multiply_scaled,
             "barrier_all": partial(barrier.join, "barrier"),
             "sync_all": partial(barrier.join, "sync"),

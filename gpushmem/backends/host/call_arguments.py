@@ -42,7 +42,7 @@ def checked(op: Op, arguments: Given, copied: tuple[str, ...] = ()) -> Given:
     for name, role, take in _takers(op):
         given[name] = take(op, name, role, given)
     if op.named(roles.Matrix):
-        check_product(op.name, *map(given.__getitem__, op.arrays))
+        check_product(op.name, op.arrays["dst"].ndim, *map(given.__getitem__, op.arrays))
     if op.typed:
         why = _misfit(op, given, copied)
         if why is not None:

@@ -133,22 +133,31 @@ def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
     return number
 
 
-def check_product(name: str, dst: Any, a: Any, b: Any, *scales: Any) -> None:
+def check_product(name: str, axes: int | None, dst: Any, a: Any, b: Any, *scales: Any) -> None:
     """Raise unless three matrices fit each other, with strides that a product can have.
 
-    With `scales`, of a and b, these are 8-bit floats.
+    With `scales`, of a and b, these are 8-bit floats; with three axes there are several of each.
     """
-    dst, a, b = map(_layout, (dst, a, b))
+    dst, a, b = three = tuple(map(_layout, (dst, a, b)))
     differ = not scales and {x.dtype for x in (a, b)} != {dst.dtype}
-    if {x.ndim for x in (dst, a, b)} != {2} or differ:
-        said = ", ".join(f"{x.dtype} of shape {x.shape}" for x in (dst, a, b))
-        raise ArgumentTypeError(f"{name}: dst, a and b must be matrices of one dtype, not {said}")
-    if (a.shape[0], b.shape[1], a.shape[1]) != (*dst.shape, b.shape[0]):
-        sizes = [shape[0] << 32 | shape[1] for shape in (a.shape, b.shape)]
-        raise error_of(BAD_SHAPES, name, *sizes, *dst.shape)
+    if {x.ndim for x in three} != {axes} or differ or len({x.shape[:-2] for x in three}) > 1:
+        said = ", ".join(f"{x.dtype} of shape {x.shape}" for x in three)
+        several = ", as many each" if axes == 3 else ""
+        raise ArgumentTypeError(
+            f"{name}: dst, a and b must be matrices of one dtype{several}, not {said}"
+        )
+    (m, n), (rows, inner), (terms, columns) = (x.shape[-2:] for x in three)
+    if (rows, columns, inner) != (m, n, terms):
+        raise error_of(BAD_SHAPES, name, rows << 32 | inner, terms << 32 | columns, m, n)
     for matrix, turned in (dst, False), (a, True), (b, True):
-        if not (by_rows(matrix) or (turned and by_rows(matrix.T))):
-            raise error_of(NOT_BY_ROWS, name, *matrix.strides, 0, 0)
+        if not (by_rows(matrix) or (turned and by_rows(matrix.swapaxes(-1, -2)))):
+            raise error_of(NOT_BY_ROWS, name, *matrix.strides[-2:], 0, 0)
+    if axes == 3 and (not inner or any(x.strides[0] % x.itemsize for x in three)):
+        steps = ", ".join(str(x.strides[0]) for x in three)
+        raise ArgumentError(
+            f"{name}: k is {inner}, matrices are {steps} bytes apart: k must be 1 or more, and "
+            "matrices whole elements apart"
+        )
     if scales:
         _check_codes(name, dst, a, b)
         _check_scales(name, *dst.shape, *map(_layout, scales))

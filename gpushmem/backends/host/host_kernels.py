@@ -109,6 +109,14 @@ def ask_smem(amount: int) -> int:
     return SMEM_BYTES[amount]
 
 
+def multiply_batched(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
+    """The host's `gemm_batched`, in host memory."""
+    wide = np.float32 if dst.dtype.itemsize < 4 else dst.dtype
+    with np.errstate(all="ignore"):  # as libraries: they say nothing of NaN
+        product = a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+        dst[...] = dst.astype(wide, copy=False) + product if accumulate else product
+
+
 def multiply_scaled(
     dst: Array, a: Array, b: Array, scale_a: Array, scale_b: Array, accumulate: bool
 ) -> None:

@@ -17,7 +17,12 @@ import numpy as np
 
 from gpushmem.artifacts.argument_packing import address_of
 from gpushmem.backends.host.call_checks import not_symmetric
-from gpushmem.backends.host.host_kernels import ask_smem, copy_strided, multiply_scaled
+from gpushmem.backends.host.host_kernels import (
+    ask_smem,
+    copy_strided,
+    multiply_batched,
+    multiply_scaled,
+)
 from gpushmem.backends.null.teams import Teams
 from gpushmem.backends.operation_errors import EMPTY, TOO_SHORT, UNALIGNED, error_of
 from gpushmem.errors import Deadlock
@@ -106,9 +111,7 @@ def multicast_array(here: Here, array: Any, team: int) -> list[Array]:
 
 
 def gemm(here: Here, dst: Any, a: Any, b: Any, accumulate: bool) -> None:
-    wide = np.float32 if dst.dtype.itemsize < 4 else dst.dtype
-    product = np.matmul(a, b, dtype=wide)
-    dst[...] = dst.astype(wide) + product if accumulate else product
+    multiply_batched(dst, a, b, accumulate)
 
 
 # --- atomics
@@ -313,7 +316,7 @@ OPERATIONS: dict[str, Operation] = {
     "n_pes": lambda here: 1,
     "pe_accessible": lambda here, pe: pe == 0,
     "ask_smem": lambda here, amount: ask_smem(amount),
-    "put": put, "get": get, "p": p, "g": g, "gemm": gemm,
+    "put": put, "get": get, "p": p, "g": g, "gemm": gemm, "gemm_batched": gemm,
     "gemm_scaled": lambda here, **given: multiply_scaled(**given),
     **dict.fromkeys(("iput", "iget", "alltoalls"), strided),
     "peer_array": peer_array, "multicast_array": multicast_array,

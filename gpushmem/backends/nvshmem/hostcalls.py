@@ -80,6 +80,7 @@ class HostCalls:
             "reduce": self._reduce,
             "reducescatter": self._reducescatter,
             "gemm": self._products.multiply,
+            "gemm_batched": self._products.multiply,
             "gemm_scaled": self._products.multiply,
         }
 
@@ -140,9 +141,9 @@ class HostCalls:
         if op.base == "gemm":
             empty = not (given["a"].size and given["b"].size)
             return None if empty or cublaslt.library() is None else self._queued["gemm"]
-        if op.base == "gemm_scaled" and cublaslt.library() is None:
+        if op.base in ("gemm_batched", "gemm_scaled") and cublaslt.library() is None:
             raise BackendUnavailable(
-                f"{op.name}: on GPUs cuBLASLt multiplies 8-bit floats: pip install nvidia-cublas"
+                f"{op.name}: on GPUs cuBLASLt does it, which is missing: pip install nvidia-cublas"
             )
         if op.base in BY_SIZE and not given["src"].size:
             return None

@@ -16,6 +16,7 @@ CODES = ml_dtypes.float8_e4m3fn
 TYPES = {28: CODES, 2: np.float16, 14: ml_dtypes.bfloat16, 0: np.float32, 1: np.float64}
 SIZES = {
     "MatmulDesc": {3: 4, 4: 4, 17: 8, 18: 8, 31: 4, 32: 4},
+    "MatrixLayout": {5: 4, 6: 8},
     "MatmulPreference": {1: 8, 5: 4, 6: 4, 7: 4, 8: 4},
 }
 MOST = 4 << 20  # bytes of a workspace that a product may take
@@ -103,7 +104,8 @@ class Library:
             y = _matrix(b.value, right).astype("float64")
             to = _matrix(d.value, sums)
             factor = one if not scales else one * scales[0][:, None] * scales[1]
-            product = factor * ((x.T if how.get(3) else x) @ (y.T if how.get(4) else y))
+            turned = (z.swapaxes(1, 2) if how.get(3 + k) else z for k, z in enumerate((x, y)))
+            product = factor * np.matmul(*turned)
             to[...] = product + (start * to.astype("float64") if start else 0)
 
         self.products.append((sums["dtype"], *sums["shape"]))
@@ -118,9 +120,10 @@ def _scale(how, which, size):
 
 
 def _matrix(address, layout):
-    rows, columns = layout["shape"]
+    """All of a batch: (number, rows, columns)."""
+    (rows, columns), number, apart = layout["shape"], layout[5], layout[6]
     dtype, lead = np.dtype(layout["dtype"]), layout["lead"]
-    nbytes = ((columns - 1) * lead + rows) * dtype.itemsize
+    nbytes = ((number - 1) * apart + (columns - 1) * lead + rows) * dtype.itemsize
     flat = device_bytes(address, nbytes, "matmul").view(dtype)
-    strides = dtype.itemsize, lead * dtype.itemsize
-    return np.lib.stride_tricks.as_strided(flat, (rows, columns), strides)
+    strides = (apart * dtype.itemsize, dtype.itemsize, lead * dtype.itemsize)
+    return np.lib.stride_tricks.as_strided(flat, (number, rows, columns), strides)

@@ -24,7 +24,9 @@ HIDDEN = 8192  # numbers in a row of the norm, of halos and of grids
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = 8 * KIB, 256 * KIB, 16 * MIB, 256 * MIB  # bytes of the largest array of a PE
 HALF, SINGLE = "float16", "float32"
-NOT_OURS = "gemm", "put_signal", "on_stream", "signal_wait_until", "signal_op"  # on hosts
+NOT_OURS = (  # on hosts
+    "gemm", "gemm_batched", "put_signal", "on_stream", "signal_wait_until", "signal_op",
+)  # fmt: skip
 
 
 class OnPaper(Team):

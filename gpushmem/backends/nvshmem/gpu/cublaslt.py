@@ -1,4 +1,4 @@
-"""Products of matrices by cuBLASLt, queued on streams: the host's `gemm`, `gemm_scaled` on GPUs.
+"""Products of matrices by cuBLASLt, queued on streams: `gemm`, `gemm_batched`, `gemm_scaled`.
 
 The library is called through ctypes: nvmath-python, which has bindings of it, cannot be imported
 where there is no CUDA driver. cuBLASLt counts columns first, so it computes the transposed problem,
@@ -33,6 +33,7 @@ MOST_ALIGNED = 256  # bytes: no kernel asks for more
 KEPT, STREAMS = 1024, 8  # descriptions of products; workspaces that no graph has
 # Numbers of cublasLt.h, cublas_api.h and library_types.h.
 TRANSPOSE_A, TRANSPOSE_B, TRANSPOSED = 3, 4, 1
+BATCH, DISTANCE = 5, 6  # of layouts
 MAX_WORKSPACE, ALIGNMENT_A = 1, 5  # preferences; the alignments of b, c and d follow that of a
 R_32F, COMPUTE_32F, R_64F, COMPUTE_64F = 0, 68, 1, 70
 SCALES, SCALE_MODES, ONE, OF_LINES = (17, 18), (31, 32), 0, 3
@@ -82,7 +83,7 @@ class Products:
         self, stream: int, dst: Any, a: Any, b: Any, accumulate: bool, scale_a: Any = None,
         scale_b: Any = None,
     ) -> None:  # fmt: skip
-        """Queue `dst = a @ b`, or `dst += a @ b`; no axis is empty, but dst's of `gemm_scaled`."""
+        """Queue `dst = a @ b`, or `dst += a @ b`; only `dst` may be empty."""
         if not dst.size:
             return
         scales = () if scale_a is None else (scale_b, scale_a)  # of the transposed problem
@@ -140,10 +141,13 @@ class Products:
                 value = c_int32(TRANSPOSED)
                 _set("MatmulDesc", operation, TRANSPOSE_A + at, value)
             columns, rows = matrix.sizes
-            layouts.append(
-                _made("MatrixLayoutCreate", TYPES[matrix.dtype], c_uint64(rows),
-                      c_uint64(columns), c_int64(matrix.lead))
+            layout = _made(
+                "MatrixLayoutCreate", TYPES[matrix.dtype], c_uint64(rows), c_uint64(columns),
+                c_int64(matrix.lead),
             )  # fmt: skip
+            _set("MatrixLayout", layout, BATCH, c_int32(matrix.number))
+            _set("MatrixLayout", layout, DISTANCE, c_int64(matrix.apart))
+            layouts.append(layout)
         for at, matrix in enumerate((b, a, dst, dst)):
             _set("MatmulPreference", preference, ALIGNMENT_A + at, c_uint32(matrix.aligned))
         _set("MatmulPreference", preference, MAX_WORKSPACE, c_uint64(WORKSPACE))
@@ -162,16 +166,22 @@ class Described(NamedTuple):
     by_rows: bool
     sizes: tuple[int, int]  # how many of those, and how long they are
     lead: int  # elements from one to the next
+    number: int  # of matrices
+    apart: int  # elements from one matrix to the next
     aligned: int  # bytes
     dtype: str
 
 
 def _described(matrix: Any) -> Described:
     rows = by_rows(matrix)
-    (count, length), (step, _) = (x if rows else x[::-1] for x in (matrix.shape, matrix.strides))
-    aligned = min((matrix.address | MOST_ALIGNED) & -(matrix.address | MOST_ALIGNED), MOST_ALIGNED)
-    lead = step // matrix.dtype.itemsize if count > 1 else length
-    return Described(rows, (count, length), lead, aligned, matrix.dtype.name)
+    turn, item = 1 if rows else -1, matrix.dtype.itemsize
+    (count, length), (step, _) = (x[-2:][::turn] for x in (matrix.shape, matrix.strides))
+    number, apart = (1, 0) if len(matrix.shape) < 3 else (matrix.shape[0], matrix.strides[0])
+    places = matrix.address | apart | MOST_ALIGNED  # of all matrices
+    lead = step // item if count > 1 else length
+    return Described(
+        rows, (count, length), lead, number, apart // item, places & -places, matrix.dtype.name
+    )
 
 
 def _set_scales(operation: handle, scales: tuple[Any, ...]) -> None:
