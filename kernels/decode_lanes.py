@@ -29,7 +29,10 @@ from numba import cuda
 
 import gpushmem as shmem
 
-__all__ = ["MOST_ROWS", "NONE", "PACK", "PAD", "WARP", "attending", "lanes_of", "merge_rows"]
+__all__ = [
+    "MOST_ROWS", "NONE", "PACK", "PAD", "WARP", "attending", "each", "lanes_of", "merge_rows",
+    "pairs",
+]  # fmt: skip
 
 PAD = 4  # float32 behind a row, of which the first is its lse
 WARP, FULL = 32, 0xFFFFFFFF

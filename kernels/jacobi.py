@@ -41,11 +41,13 @@ but launches one for each iteration, with a barrier or a signalling kernel betwe
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.decode_lanes import each, pairs
 from gpushmem.kernels.parts import begin, end_at, tell, wait_for
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
@@ -93,74 +95,112 @@ def relax(new, old, weight, first, last, top, bottom):
                 row[x] = mean(old, i, j, x, weight)
 
 
-def by_eight_of(deep):
-    """As `relax`, for GPUs, which hide how long loads take only if many are under way.
+@cache
+def for_gpus(ndim: int, columns: int, itemsize: int) -> Any:  # noqa: PLR0915
+    """The kernel with one like `relax` for GPUs, which need many loads under way to keep HBM busy.
 
-    Of fields that are `deep` (3-D) or not. A thread loads for four cells, twice if the field is not
-    deep, then stores; then it computes those that are left. An unsigned index is not asked whether
-    it counts from the end.
+    A thread has `wide` adjacent cells of several rows that follow each other (in 3-D: of a plane),
+    loads all that they are made of, then stores. Where rows have an even number of cells it has
+    two, so a load has both, and what has no partner, the first and the last of a row, is computed
+    one by one. An unsigned index is not asked whether it counts from the end.
     """
+    deep, wide = ndim > 2, 1 if columns % 2 else 2
+    several, width = rows_at_once(ndim, itemsize), np.uint64(wide)
+    all_rows = tuple(range(several))
 
     @shmem.jit(device=True)
-    def load(old, i, j, x):
-        """What `mean` adds up."""
-        left, right = old[i, j, x - ONE], old[i, j, x + ONE]
+    def cells(u, i, j, k, x):
+        """Of the k-th row from (i, j) on."""
+        row = u[i, j + k] if deep else u[i + k, j]
+        return shmem.load_vector(row, x, 2) if wide == 2 else (row[x],)
+
+    @shmem.jit(device=True)
+    def in_row(_, given, at):
+        """The cells of a row, and those on both sides of them; behind the last row, of that."""
+        old, i, j, k, end, x = given
+        k = min(k + at, end)
+        row = old[i, j + k] if deep else old[i + k, j]
+        return row[x - ONE], cells(old, i, j, k, x), row[x + width]
+
+    @shmem.jit(device=True)
+    def in_plane(_, given, at):
+        old, i, j, k, end, x = given
+        return cells(old, i, j, min(k + at, end), x)
+
+    @shmem.jit(device=True)
+    def middle(three, given, at):
+        return three[1]
+
+    @shmem.jit(device=True)
+    def sides_and_above(three, above, given):
+        left, here, right = three
+        if wide == 1:
+            return (left + right + above[0],)
+        return left + here[1] + above[0], here[0] + right + above[1]
+
+    @shmem.jit(device=True)
+    def plus(a, b, given):
+        return (a[0] + b[0],) if wide == 1 else (a[0] + b[0], a[1] + b[1])
+
+    @shmem.jit(device=True)
+    def store(total, given, at):
+        new, i, j, k, end, x, weight = given
+        if k + at < end:
+            row = new[i, j + k + at] if deep else new[i + k + at, j]
+            if wide == 1:
+                row[x] = weight * total[0]
+            else:
+                shmem.store_vector(row, x, (weight * total[0], weight * total[1]))
+        return at
+
+    load_rows, middles, store_all = (each(several, one) for one in (in_row, middle, store))
+    load_plane, begin_sums, add = (
+        each(several, in_plane), pairs(several, sides_and_above), pairs(several, plus),
+    )  # fmt: skip
+
+    @shmem.jit(device=True)
+    def relax_rows(new, old, weight, i, j, count):
+        """`count` rows from (i, j) on; the order of the additions is that of `mean`."""
+        for k in range(0, count, several):
+            for c in range(cuda.threadIdx.x, new.shape[2] // wide - 2, cuda.blockDim.x):
+                x = np.uint64(wide + wide * c)
+                given = old, i, j, k, count, x
+                above, rows = cells(old, i, j, k - 1, x), load_rows(all_rows, given, 0)
+                below, here = cells(old, i, j, min(k + several, count), x), middles(rows, 0, 0)
+                if deep:
+                    before = load_plane(all_rows, (old, i - 1, j, k, count, x), 0)
+                    behind = load_plane(all_rows, (old, i + 1, j, k, count, x), 0)
+                sums = begin_sums(rows, (above, *here[:-1]), 0)
+                sums = add(sums, (*here[1:], below), 0)
+                if deep:
+                    sums = add(add(sums, before, 0), behind, 0)
+                store_all(sums, (new, i, j, k, count, x, weight), 0)
+
+    @shmem.jit(device=True)
+    def relax_several(new, old, weight, first, last, top, bottom):
+        t, threads, size, rows = cuda.threadIdx.x, cuda.blockDim.x, new.shape[2], bottom - top
+        if (new.ctypes.data | old.ctypes.data) % (wide * new.itemsize):
+            relax(new, old, weight, first, last, top, bottom)
+            return
         if deep:
-            return (
-                left,
-                right,
-                old[i, j - 1, x],
-                old[i, j + 1, x],
-                old[i - 1, j, x],
-                old[i + 1, j, x],
-            )
-        return left, right, old[i - 1, j, x], old[i + 1, j, x]
+            for i in range(first, last):
+                relax_rows(new, old, weight, i, top, rows)
+        else:
+            relax_rows(new, old, weight, first, top, last - first)
+        if wide > 1:
+            for k in range(t, 2 * (last - first) * rows, threads):
+                i, j, x = first + k // 2 // rows, top + k // 2 % rows, 1 + k % 2 * (size - 3)
+                new[i, j, x] = mean(old, i, j, x, weight)
 
-    @shmem.jit(device=True)
-    def add(cells, weight):
-        """As `mean`."""
-        total = cells[0] + cells[1] + cells[2] + cells[3]
-        if deep:
-            total = total + cells[4] + cells[5]
-        return weight * total
-
-    @shmem.jit(device=True)
-    def load_four(old, i, j, x, far):
-        return (
-            load(old, i, j, x),
-            load(old, i, j, x + far),
-            load(old, i, j, x + TWO * far),
-            load(old, i, j, x + THREE * far),
-        )
-
-    @shmem.jit(device=True)
-    def store_four(row, x, far, cells, weight):
-        row[x], row[x + far] = add(cells[0], weight), add(cells[1], weight)
-        row[x + TWO * far] = add(cells[2], weight)
-        row[x + THREE * far] = add(cells[3], weight)
-
-    @shmem.jit(device=True)
-    def by_eight(new, old, weight, first, last, top, bottom):
-        t, far = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x)
-        end, most = np.uint64(new.shape[2] - 1), FOUR * far if deep else EIGHT * far
-        for i in range(first, last):
-            for j in range(top, bottom):
-                row, x = new[i, j], ONE + t
-                while x + most - far < end:
-                    cells = load_four(old, i, j, x, far)
-                    if not deep:
-                        more = load_four(old, i, j, x + FOUR * far, far)
-                        store_four(row, x + FOUR * far, far, more, weight)
-                    store_four(row, x, far, cells, weight)
-                    x += most
-                while x < end:
-                    row[x] = add(load(old, i, j, x), weight)
-                    x += far
-
-    return by_eight
+    return iterate_by(relax_several)
 
 
-ONE, TWO, THREE, FOUR, EIGHT = (np.uint64(k) for k in (1, 2, 3, 4, 8))
+ONE = np.uint64(1)
+
+
+def rows_at_once(ndim: int, itemsize: int) -> int:
+    """How many rows a thread of a GPU has cells of at once: as registers allow."""
+    return 8 if ndim * itemsize <= 8 else 4 if ndim * itemsize <= 16 else 2
 
 
 @shmem.jit(device=True)
@@ -322,7 +362,6 @@ def iterate_by(relax_inside):
 
 
 iterate = iterate_by(relax)
-BY_EIGHT = {2: iterate_by(by_eight_of(False)), 3: iterate_by(by_eight_of(True))}  # by axes
 
 
 @shmem.jit(collective=True)
@@ -409,7 +448,9 @@ class Jacobi(Plan):
         self.local = self._part(self.my_pe if team else 0)
         self.local_shape = tuple(s.stop - s.start for s in self.local)
         self._weight = self.dtype.type(1 / (2 * ndim))
-        self._kernel = BY_EIGHT[ndim] if self.tuning.multiprocessors else iterate
+        self._kernel = iterate
+        if self.tuning.multiprocessors:
+            self._kernel = for_gpus(ndim, self.local_shape[-1], self.dtype.itemsize)
         self._neighbours = shmem.to_device(np.array(self._find_neighbours(), "int64"))
         self._other = self.sendable(
             shmem.device_array(as_3d(tuple(n + 2 for n in self.local_shape)), self.dtype)

@@ -49,6 +49,7 @@ os.environ["GPUSHMEM_CUBLASDX"] = "0"  # its products are not in the formulas
 RESULT = Path(__file__).parents[1] / "results/predictions.json"
 PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
 TILE, FEW_ROWS = (128, 256), (64, 256)  # of the library, and for products of so many rows
+PAIRS = "pairs"  # of elements, and single ones beside them
 FETCH = "fetch"  # elements of a product, to shared memory
 READ = "read"  # packs that lanes of a warp use together
 FLAG, LOOK, SWITCH = "flag", "look", "switch"  # LL: data with flags, there and back; multimem
@@ -534,12 +535,14 @@ def halo(plan):
 
 
 def jacobi(plan):
-    """One iteration."""
+    """One iteration, with two cells at once of each of several rows that follow each other."""
+    from gpushmem.kernels.jacobi import rows_at_once
+
     rows, columns = plan.local_shape
     row = columns * plan.dtype.itemsize
     own = ceil(rows / min(plan.blocks, rows)) * row
-    loads = 2 * len(plan.shape)  # of a cell
-    passes = Pass(ELEMENTS, loads * own, HBM), Pass(PUT, row), Pass(ELEMENTS, row)
+    loads = 2 + 2 / rows_at_once(len(plan.shape), plan.dtype.itemsize)  # of a cell
+    passes = Pass(PAIRS, loads * own, HBM), Pass(PUT, row), Pass(ELEMENTS, row)
     return Work(2 * row, 2 * rows * row, passes, 1, 2, 1, 2)
 
 
@@ -688,6 +691,11 @@ def in_flight(found, item, arch):
         ELEMENTS: [
             loop for loop in found
             if loop.loads and loop.stores and {*loop.loads, *loop.stores} == {item}
+        ],
+        PAIRS: [
+            loop for loop in found
+            if len(loop.stores) > 4 and {*loop.stores} == {2 * item}
+            and {*loop.loads} == {item, 2 * item}
         ],
         READ: [loop for loop in found if loop.is_wide and loop.shuffles],
         # Of what is widened as well.

@@ -45,9 +45,9 @@ PUTTING = (
     "RingAttentionBackward", "SpMV", "Ulysses",
 )  # fmt: skip
 # Bytes that a thread spills: it has as many registers as let a block fit a multiprocessor. Of
-# FlashDecode none is loaded in the loop over keys.
+# FlashDecode none is loaded in the loop over keys, of Jacobi none in the loop over cells.
 SPILLS = {
-    "FlashDecode": 396, "Jacobi": 184, "RingAttention": 1732, "RingAttentionBackward": 2836,
+    "FlashDecode": 396, "Jacobi": 464, "RingAttention": 1732, "RingAttentionBackward": 2836,
 }  # fmt: skip
 MOST_FENCES = {"one_shot": 5, "two_shot": 10, "ring": 4, "multicast": 3}
 
