@@ -33,7 +33,8 @@ from gpushmem.progress import progress
 HERE = Path(__file__).parent
 FAMILIES = (
     "all_reduce", "all_reduce_norm", "gemm", "moe", "kv_transfer", "flash_decode", "jacobi",
-    "all_to_all_v", "sort", "attention", "zero", "pipeline", "fft", "spmv", "bfs", "embedding",
+    "all_to_all_v", "sort", "attention", "zero", "muon", "pipeline", "fft", "spmv", "bfs",
+    "embedding",
 )  # fmt: skip
 PES = (2, 4)
 TURNS = 3

@@ -4,12 +4,13 @@ import numpy as np
 
 NAME = "ZeRO step"
 SIZES = (16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
-CASES = [{"bytes": nbytes} for nbytes in SIZES]
+CASES = [{"bytes": nbytes, "buckets": 1} for nbytes in SIZES]
+CASES += [{"bytes": nbytes, "buckets": 8} for nbytes in SIZES[2:]]  # each started by itself
 
 
 def label(case):
-    nbytes = case["bytes"]
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+    nbytes, more = case["bytes"], ", 8 buckets" if case["buckets"] > 1 else ""
+    return (f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB") + more
 
 
 def arrays(case):
@@ -29,8 +30,15 @@ def fused(case):
     import gpushmem as shmem
 
     given = tuple(map(shmem.to_device, arrays(case)))
-    plan = ZeroAdam(size=case["bytes"] // 4, dtype="float32")
-    return plan, lambda: plan(*given)
+    size, count = case["bytes"] // 4, case["buckets"]
+    plan = ZeroAdam(size=size, dtype="float32", buckets=(size // count,) * count)
+
+    def step():
+        for _ in range(count - 1):
+            plan.start(*given)
+        plan(*given)
+
+    return plan, step
 
 
 def phases(case):
