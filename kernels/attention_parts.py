@@ -24,7 +24,7 @@ import gpushmem as shmem
 
 __all__ = [
     "LEAST", "ONE", "chunk_start", "clear", "exponentials", "first_keys", "keys_of", "multiply",
-    "positions", "reach_of", "row_tile", "row_tiles", "soften", "widen",
+    "positions", "reach_of", "row_tile", "row_tiles", "sees", "soften", "starts", "widen",
 ]  # fmt: skip
 
 LEAST = np.float32(-1e30)  # below all scores: the largest of none
@@ -54,22 +54,28 @@ def first_keys(
     return np.where(at < total, low, total), np.where(at < total, high, total)
 
 
-def reach_of(tokens: int, n: int, chunks: int, before: int, after: int) -> list[int]:
-    """How far the block of each PE has to travel along the ring: steps to the last who sees it.
+def sees(tokens: int, n: int, chunks: int, before: int, after: int) -> list[list[bool]]:
+    """Whether a token of a PE, the first index, sees one of another's block, the second.
 
     In a batch of one sequence: of several, no token sees more.
     """
     each = tokens // chunks
 
-    def sees(me: int, source: int) -> bool:
+    def one(me: int, source: int) -> bool:
         return each > 0 and any(
             mine - before < its + each and its < mine + each + after
             for mine in starts(each, me, n, chunks)
             for its in starts(each, source, n, chunks)
         )
 
+    return [[one(me, source) for source in range(n)] for me in range(n)]
+
+
+def reach_of(table: list[list[bool]]) -> list[int]:
+    """How far the block of each PE travels along the ring: steps to the last who `sees` it."""
+    n = len(table)
     steps = range(1, n)
-    return [max((s for s in steps if sees((pe + s) % n, pe)), default=0) for pe in range(n)]
+    return [max((s for s in steps if table[(pe + s) % n][pe]), default=0) for pe in range(n)]
 
 
 @shmem.jit(device=True)

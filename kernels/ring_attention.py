@@ -261,16 +261,16 @@ class Ring(Plan):
         far = n * tokens
         self.before = far if window is None else window
         self.after = 0 if causal else self.before
-        self.reach = attention_parts.reach_of(tokens, n, self.chunks, self.before, self.after)
+        self.sees = attention_parts.sees(tokens, n, self.chunks, self.before, self.after)
+        self.reach = attention_parts.reach_of(self.sees)
         self.coming, self.going = (
             sum(self.reach[(pe - step) % n] > step for step in range(n))
             for pe in ((self.my_pe - 1) % n, self.my_pe)
         )
         self.method = METHODS[attention_library.suits(self)] if method is None else method
-        if self.method not in METHODS or (self.method == "library" and window is not None):
+        if self.method not in METHODS:
             raise shmem.ArgumentError(
-                f"{name}: method is {self.method!r}, window {window}; it can be 'kernel', or "
-                "'library' without a window"
+                f"{name}: method is {self.method!r}; it can be {' or '.join(METHODS)}"
             )
         if self.method == "library":
             return
@@ -297,13 +297,14 @@ class Ring(Plan):
             self.going, *self._links,
         )  # fmt: skip
 
-    def _one_sequence(self, cu_seqlens: Any) -> None:
-        """Raise `ArgumentError` if there are several, which the library's attention is not for."""
-        if cu_seqlens is not None:
-            raise shmem.ArgumentError(
-                f"{type(self).__name__}: with method 'library' there is one sequence, and no "
-                "cu_seqlens: make the plan with method='kernel'"
-            )
+    def _ends(self, cu_seqlens: Any) -> tuple[int, ...] | None:
+        """Where sequences end, for the host, which waits for that; None: there is one."""
+        if cu_seqlens is None:
+            return None
+        host = isinstance(cu_seqlens, np.ndarray)
+        ends = cu_seqlens if host else self.on_device("cu_seqlens", cu_seqlens).numpy()
+        self.fits("cu_seqlens", ends, (max(ends.size, 2),), "int32")
+        return tuple(ends.tolist())
 
     def _tiles(self, scores: int, wide: int) -> tuple[Any, Any]:
         """For each block, so many tiles of scores, the first axis only if several, and of rows."""
@@ -337,12 +338,11 @@ class RingAttention(Ring):
     where attention is causal without a window and tokens is even, each PE has two chunks of tokens
     (see `positions`), for equal work; else one. Sizes and options are the same on all PEs.
 
-    `method` is "kernel", or "library", by which PyTorch computes the attention to a block: without
-    a window or `cu_seqlens`, on GPUs for float16, bfloat16 and sizes of heads that are multiples of
-    8, up to 256. It is the default on GPUs where it can be, if PyTorch is installed for CUDA. Of
-    "kernel", `tile` is how many queries and keys are multiplied at a time. Workspace: 4 tokens
-    kv_heads head_dim numbers on the heap; float32 sums of all queries, and for each block a tile,
-    or with "library" one more result.
+    `method` is "kernel", or "library", by which PyTorch computes the attention to a block: on GPUs
+    for float16, bfloat16 and sizes of heads that are multiples of 8, up to 256. It is the default
+    on GPUs where it can be, if PyTorch is installed for CUDA. Of "kernel", `tile` is how many
+    queries and keys are multiplied at a time. Workspace: 4 tokens kv_heads head_dim numbers on the
+    heap; float32 sums of all queries, and for each block a tile, or with "library" one more result.
     """
 
     def __init__(
@@ -372,13 +372,14 @@ class RingAttention(Ring):
         In `stream`'s order. `cu_seqlens` (sequences + 1,) of int32, the same on all PEs, are the
         positions at which sequences of the whole batch begin, and where the last one ends; tokens
         behind that, and all others that see no keys, get zeros, and an lse of -inf. By default
-        there is one sequence. Raises `ArgumentError` if a shape or dtype is not the plan's.
+        there is one sequence. With the method "library" the host reads them, and waits for them if
+        they are not NumPy's; there is a call of the library's for each sequence of a PE.
+        Raises `ArgumentError` if a shape or dtype is not the plan's.
         """
         self._expect(q=q, k=k, v=v, out=out, lse=lse)
         arrays = q, k, v, out, lse
         if self.method == "library":
-            self._one_sequence(cu_seqlens)
-            self._library(*arrays, stream)
+            self._library(*arrays, self._ends(cu_seqlens), stream)
             return
         self.launch(ring_attention, stream, *arrays, *self._workspace, *self._masks(cu_seqlens))
 

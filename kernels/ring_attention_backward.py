@@ -293,8 +293,7 @@ class RingAttentionBackward(Ring):
         self._expect(dout=dout, q=q, k=k, v=v, out=out, lse=lse, dq=dq, dk=dk, dv=dv)
         arrays = dout, q, k, v, out, lse, dq, dk, dv
         if self.method == "library":
-            self._one_sequence(cu_seqlens)
-            self._library(arrays, stream)
+            self._library(arrays, self._ends(cu_seqlens), stream)
             return
         self.launch(
             ring_attention_backward, stream, *arrays, *self._workspace, *self._masks(cu_seqlens)

@@ -51,12 +51,11 @@ def results_like(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
 
 def plan_for(kind: Any, mask: Sequence[Any], q: Tensor, k: Tensor) -> Any:
     """The plans of the group, and the one for tensors by tokens."""
-    ends, causal, window, scale, zigzag, group = mask
+    _, causal, window, scale, zigzag, group = mask
     plans, (tokens, heads, size) = plans_of(group), q.shape
     return plans, plans.get(
         kind, tokens=tokens, heads=heads, kv_heads=k.shape[1], head_dim=size,
         dtype=dtype_name(q.dtype), causal=causal, window=window, scale=scale, zigzag=zigzag,
-        method=None if ends is None else "kernel",
     )  # fmt: skip
 
 

@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
-from gpushmem.kernels import RingAttention, RingAttentionBackward, ring_attention
+from gpushmem.kernels import (
+    RingAttention,
+    RingAttentionBackward,
+    attention_parts,
+    ring_attention,
+)
 
 import gpushmem as shmem
 from tests.kernels.test_ring_attention import batch, run
@@ -18,6 +23,13 @@ CASES = [  # as in test_ring_attention
     (10, 2, 1, 16, {"zigzag": True}, None),
     (0, 1, 1, 4, {}, None),
     (40, 4, 4, 16, {"causal": True}, None),
+    (12, 6, 2, 4, {"causal": True}, (0, 7, 7, 33, 50)),
+    (7, 2, 2, 4, {"causal": True, "window": 3}, None),
+    (6, 3, 1, 4, {"window": 8}, (0, 31, 60)),
+    (10, 1, 1, 8, {"zigzag": True, "window": 0}, None),
+    (8, 2, 1, 4, {"zigzag": True, "window": 5}, None),
+    (8, 2, 1, 4, {"zigzag": True, "causal": True, "window": 3}, (0, 20, 59, 60)),
+    (5, 2, 2, 4, {"window": 17}, None),
 ]
 DTYPES = "float32", "bfloat16", "float16"
 
@@ -32,7 +44,7 @@ def every_case(cases, dtypes):
 @pytest.mark.parametrize(
     ("n_pes", "cases", "dtypes"),
     [
-        (3, CASES[:2], ("float32",)),
+        (3, (*CASES[:2], *CASES[6:9]), ("float32",)),
         *(pytest.param(n, CASES, DTYPES, marks=pytest.mark.sweep) for n in (1, 2, 3, 5, 8)),
     ],
 )
@@ -45,7 +57,8 @@ def two_at_once():
     row, column = shmem.team_split_2d(shmem.TEAM_WORLD, 3)
     odd = shmem.team_split_strided(shmem.TEAM_WORLD, 1, 2, 2)
     for team in (row, column, odd):
-        run((6, 2, 1, 4, {"causal": True}, None), "float32", team, calls=5, method="library")
+        for options in ({"causal": True}, {"causal": True, "window": 2}):
+            run((6, 2, 1, 4, options, None), "float32", team, calls=5, method="library")
     shmem.finalize()
 
 
@@ -54,12 +67,19 @@ def test_teams_and_pes_in_none(run_pes):
     run_pes(two_at_once, 5, timeout=180)
 
 
-def in_order(calls):
+def in_order(calls, options):
     """All queries are 0: a result is the mean of what a token sees, values of one call."""
     shmem.init()
     me, n, stream = shmem.my_pe(), shmem.n_pes(), shmem.stream(nonblocking=True)
     sizes = {"tokens": 4, "heads": 2, "head_dim": 4, "dtype": "float32", "method": "library"}
-    forward, backward = RingAttention(**sizes), RingAttentionBackward(**sizes)
+    forward, backward = (
+        kind(**sizes, **options) for kind in (RingAttention, RingAttentionBackward)
+    )
+    mask = ring_attention.seen(4 * n, *map(options.get, ("causal", "window")), None)
+    weights, owner = mask / mask.sum(1, keepdims=True), np.zeros(4 * n)
+    for pe in range(n):
+        owner[attention_parts.positions(4, pe, n, forward.chunks)] = 1000 * pe
+    means, sums = ((x[forward.positions])[:, None, None] for x in (weights @ owner, weights.sum(0)))
     late, shape = lateness(0.1, 0.005), (4, 2, 4)
     q, k = (to_send(np.zeros(shape, "float32")) for _ in range(2))
     v, dout, out, dq, dk, dv = (to_send(np.zeros(shape, "float32")) for _ in range(6))
@@ -79,15 +99,16 @@ def in_order(calls):
         shmem.on_stream(stream, keep)
     stream.synchronize()
     for call, (made, grad) in enumerate(kept):
-        np.testing.assert_allclose(made, 500 * (n - 1) + call, rtol=1e-5, atol=1e-2)
-        np.testing.assert_allclose(grad, call, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(made, means + call + 0 * made, rtol=1e-5, atol=1e-2)
+        np.testing.assert_allclose(grad, sums * call + 0 * grad, rtol=1e-4, atol=1e-3)
     shmem.finalize()
 
 
 @pytest.mark.cpu_backend  # the host looks at memory
 @pytest.mark.parametrize("calls", [40, pytest.param(400, marks=pytest.mark.slow)])
-def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, calls):
-    run_pes(in_order, 5, repeated(calls, if_checked=4), timeout=180)
+@pytest.mark.parametrize("options", [{}, {"causal": True, "window": 3, "zigzag": True}])
+def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, calls, options):
+    run_pes(in_order, 5, repeated(calls, if_checked=4), options, timeout=180)
 
 
 def graph():
@@ -117,28 +138,35 @@ def test_in_a_graph(run_pes):
 def refused():
     shmem.init()
     sizes = {"tokens": 6, "heads": 2, "head_dim": 4, "dtype": "float16"}
-    for wrong in ({"method": "library", "window": 3}, {"method": "torch"}):
-        for kind in (RingAttention, RingAttentionBackward):
-            with pytest.raises(shmem.ArgumentError, match="it can be 'kernel', or 'library' with"):
-                kind(**sizes, **wrong)
+    for kind in (RingAttention, RingAttentionBackward):
+        with pytest.raises(shmem.ArgumentError, match="'torch'; it can be kernel or library"):
+            kind(**sizes, method="torch")
     sent = []
-    for options in ({}, {"causal": True}, {"causal": True, "zigzag": False}):
+    whole, zigzag = {"causal": True, "zigzag": False}, {"causal": True, "window": 2, "zigzag": True}
+    for options in ({}, {"causal": True}, whole, whole | {"window": 2}, zigzag):
         plans = [
             kind(**sizes, **options, method="library")
             for kind in (RingAttention, RingAttentionBackward)
         ]
         sent.append([plan.sends() for plan in plans])
     x, lse = shmem.device_array((6, 2, 4), "float16"), shmem.device_array((2, 6), "float32")
-    with pytest.raises(shmem.ArgumentError, match=r"make the plan with method='kernel'"):
-        plans[0](x, x, x, out=x, lse=lse, cu_seqlens=shmem.device_array(2, "int32"))
+    for ends in np.zeros(2, "int64"), shmem.device_array((2, 2), "int32"):
+        with pytest.raises(shmem.ArgumentError, match="cu_seqlens has shape"):
+            plans[0](x, x, x, out=x, lse=lse, cu_seqlens=ends)
     shmem.finalize()
     return sent
 
 
 def test_what_a_pe_sends_and_what_the_library_is_not_for(run_pes):
-    block = 2 * 6 * 2 * 4 * 2
-    assert run_pes(refused, 3, timeout=60) == [
-        [[(2 * block, 4), (4 * block, 8)], [(2 * block, 4), (4 * block - half, 8)],
-         [((2 - me) * block, 4 - 2 * me), (2 * block, 4)]]
-        for me, half in enumerate((0, block // 2, block))
-    ]  # fmt: skip
+    """Of a block what is seen: all, by PEs behind the first half, with a window its last tokens."""
+    block, row = 2 * 6 * 2 * 4 * 2, 2 * 2 * 4 * 2
+    for me, found in enumerate(run_pes(refused, 3, timeout=60)):
+        ahead, behind, near = 2 - me, int(me > 0), (2, 4, 2)[me]
+        late = int(me < 2)
+        assert found == [
+            [(2 * block, 4), (4 * block, 8)],
+            [(2 * block - ahead * block // 2, 4), (3 * block, 8)],
+            [(ahead * block, 2 * ahead), (2 * block, 4)],
+            [(2 * row * late, 2 * late), (2 * row * (late + behind), 2 * (late + behind))],
+            [(near * row, near), (2 * near * row, 2 * near)],
+        ]

@@ -186,11 +186,14 @@ def test_in_a_graph(run_pes):
 
 
 def test_blocks_travel_as_far_as_somebody_sees_them():
-    assert attention_parts.reach_of(8, 4, 1, 32, 32) == [3, 3, 3, 3]
-    assert attention_parts.reach_of(8, 4, 1, 32, 0) == [3, 2, 1, 0]  # causal, in blocks
-    assert attention_parts.reach_of(8, 4, 2, 32, 0) == [3, 3, 3, 3]  # zig-zag
-    assert attention_parts.reach_of(8, 4, 1, 8, 0) == [1, 1, 1, 0]
-    assert attention_parts.reach_of(8, 4, 1, 0, 0) == [0, 0, 0, 0]
+    for mask, wanted in (
+        ((1, 32, 32), [3, 3, 3, 3]),
+        ((1, 32, 0), [3, 2, 1, 0]),  # causal, in blocks
+        ((2, 32, 0), [3, 3, 3, 3]),  # zig-zag
+        ((1, 8, 0), [1, 1, 1, 0]),
+        ((1, 0, 0), [0, 0, 0, 0]),
+    ):
+        assert attention_parts.reach_of(attention_parts.sees(8, 4, *mask)) == wanted
     at = [attention_parts.positions(4, pe, 3, 2).tolist() for pe in range(3)]
     assert at == [[0, 1, 10, 11], [2, 3, 8, 9], [4, 5, 6, 7]]
 
