@@ -127,7 +127,13 @@ def test_arrays_that_are_registered_once_more(alone):
                 plan(x, residual, weight, out=out)
 
 
-def test_the_backend_says_how_kernels_are_launched(alone):
+@pytest.fixture
+def unrecorded(monkeypatch):
+    """Nothing is recorded, as it is with `--gpushmem-check`: launches are as usual."""
+    monkeypatch.delenv("GPUSHMEM_CHECK", raising=False)
+
+
+def test_the_backend_says_how_kernels_are_launched(alone, unrecorded):
     tuning = shmem.tuning()
     backend = shmem.zeros(1)._backend
     known = about(backend.name).tuning
@@ -174,7 +180,7 @@ def test_launches_follow_from_sizes_and_the_gpu(alone, monkeypatch, name, sizes,
 
 
 @pytest.mark.cpu_backend
-def test_a_plan_says_what_it_does(alone):
+def test_a_plan_says_what_it_does(alone, unrecorded):
     with AllReduce(size=1000, dtype="float32", algorithm="two_shot") as plan:
         assert plan.describe().splitlines() == [
             "AllReduce, team of 1",
@@ -190,7 +196,9 @@ def test_a_plan_says_what_it_does(alone):
 
 
 @pytest.mark.cpu_backend
-def test_while_accesses_are_recorded_a_block_has_few_threads(alone, monkeypatch, tmp_path):
+def test_while_accesses_are_recorded_a_block_has_few_threads(
+    alone, unrecorded, monkeypatch, tmp_path
+):
     usual = shmem.tuning()
     monkeypatch.setenv("GPUSHMEM_CHECK", str(tmp_path))
     found = shmem.tuning()
