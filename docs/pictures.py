@@ -31,10 +31,18 @@ PICTURES = {
     "ring_attention": ("block", 1),
     "zero": ("block", 1),
     "sort": ("sample", 2),
+    "pipeline": ("block", 1),
+    "fft": ("block", 2),
+    "spmv": ("block", 2),
+    "bfs": ("block", 1),
+    "bags": ("block", 2),
     "llm": ("send_one", 4),
 }
 # Those of other programs than docs/pictures/NAME.py with 2 PEs: how many, and what is run.
-OTHERS = {"llm": (8, ["../../examples/llm.py", "--steps", "12", "--write", "1"])}
+OTHERS = {
+    "llm": (8, ["../../examples/llm.py", "--steps", "12", "--write", "1"]),
+    **{name: (2, ["irregular.py", name]) for name in ("fft", "spmv", "bfs", "bags")},
+}
 
 
 def quietest(trace, operation, times):
