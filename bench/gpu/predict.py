@@ -218,7 +218,7 @@ def muon(plan):
     return Work(
         plan.sends()[0], hbm, passes, pieces, 2, 2, 1 + OTHERS,
         flops=sum(plan.steps * cost(plan.shapes[0]) for _ in range(mine)),
-        library=(m, m, m, 3 * plan.steps * mine), launches=2 + mine * (2 + plan.steps),
+        library=((m, m, m, 1),) * (3 * plan.steps * mine), launches=2 + mine * (2 + plan.steps),
     )  # fmt: skip
 
 
