@@ -20,7 +20,7 @@ ORDERS = re.compile(
 )
 SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
 BESIDE = {"_both", "_send", "emptied", "came", "took"}
-# Functions of `kernels/` that each run begins with.
+# Functions of `kernels/` that each run begins with; or all of a file.
 ROOTS = {
     "tickets": {"ticket_lock", "ticket_unlock"},
     "mcs": {"mcs_lock", "mcs_unlock"},
@@ -47,6 +47,8 @@ ROOTS = {
     "sort": {"count", "place", "sample", "split", "exchange_rows"},
     "ring_attention": {"ring_attention"},
     "ring_attention_backward": {"ring_attention_backward"},
+    "attention_library": {"attention_library.*"},
+    "attention_library_backward": {"attention_library.*"},
     "ulysses": {"heads_of_all", "tokens_of_mine"},
     "ulysses_far": {"heads_of_all", "tokens_of_mine"},
     "zero": {"in_one_pass"},
@@ -59,6 +61,7 @@ ROOTS = {
     "gemm_reduce_scatter": {"gemm_reduce_scatter"},
     "gemm_sent": {"gemm_reduce_scatter"},
     "gemm_all_reduce": {"gemm_all_reduce"},
+    "gemm_at_once": {"gemm_at_once"},
     "gather_beside": {*BESIDE, "copy_all"},
     "scatter_beside": {*BESIDE, "_scatter", "sum_chunk"},
     "reduce_beside": {*BESIDE, "_scatter", "sum_chunk", "exchange"},
@@ -165,7 +168,7 @@ def _instead(node: ast.AST) -> str | None:
 def reached(roots: set[str]) -> set[tuple[str, str]]:
     """The functions of `kernels/` that some of them call, each with its file."""
     calls = functions_and_calls()
-    todo, seen = {f for f in calls if f[1] in roots}, set()
+    todo, seen = {f for f in calls if {f[1], f"{f[0]}.*"} & roots}, set()
     while todo:
         function = todo.pop()
         seen.add(function)

@@ -77,8 +77,8 @@ def as_on_a_gpu(plan):
     return plan
 
 
-def all_reduce(algorithm, wire=None):
-    plan = AllReduce(size=37, dtype=F4, algorithm=algorithm, wire=wire, **GPU)
+def all_reduce(algorithm, wire=None, threads=32):
+    plan = AllReduce(size=37, dtype=F4, algorithm=algorithm, wire=wire, threads=threads, blocks=2)
     x = array(37)
     for _ in range(CALLS):
         plan(x)
@@ -172,7 +172,11 @@ def product(kind, rows_a, rows_out, direct=True, method="kernel"):
     options = {} if direct else {"direct": False}
     if method == "kernel":
         options["tile"] = 2, 5
-    plan = kind(m=6, n=9, k=4, dtype=F4, method=method, **GPU, **options)
+    of = "kernel" if method == "at once" else method
+    plan = kind(m=6, n=9, k=4, dtype=F4, method=of, **GPU, **options)
+    if method == "at once":
+        plan.tile = 6, 2
+        plan._prepare_at_once(9)
     a, b = array(6 * (n if rows_a else 1), 4), array(4, 9)
     out = array(6 * (n if rows_out else 1), 9)
     for _ in range(CALLS):
@@ -384,6 +388,20 @@ def attention(kind):
             v.copy_from(0.5)
 
 
+def attention_library(kind):
+    """Blocks are sent while PyTorch attends to others, in places that are used again."""
+    plan = kind(tokens=6, heads=2, head_dim=8, dtype=F4, causal=True, method="library", **GPU)
+    q, k, v, out, dout, dq, dk, dv = (array(6, 2, 8) for _ in range(8))
+    lse = array(2, 6)
+    for _ in range(CALLS):
+        if kind is RingAttention:
+            plan(q, k, v, out=out, lse=lse)
+        else:
+            plan(dout, q, k, v, out, lse, dq=dq, dk=dk, dv=dv)
+        k.copy_from(0.5)
+        v.copy_from(0.5)
+
+
 def heads_and_tokens():
     n = shmem.n_pes()
     plan = Ulysses(tokens=5, heads=(2 * n, n, n), head_dim=4, dtype=F4, **GPU)
@@ -553,7 +571,7 @@ RUNS = {
     "two_shot": (all_reduce, "two_shot"),
     "far": (all_reduce, "one_shot"),
     "wire": (all_reduce, "one_shot", "float8_e4m3"),
-    "wire_two_shot": (all_reduce, "two_shot", "float8_e4m3"),
+    "wire_two_shot": (all_reduce, "two_shot", "float8_e4m3", 8),  # groups are of one thread
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
     "ll": (all_reduce, "ll"),
@@ -569,6 +587,8 @@ RUNS = {
     "sort": (sort,),
     "ring_attention": (attention, RingAttention),
     "ring_attention_backward": (attention, RingAttentionBackward),
+    "attention_library": (attention_library, RingAttention),
+    "attention_library_backward": (attention_library, RingAttentionBackward),
     "ulysses": (heads_and_tokens,),
     "ulysses_far": (heads_and_tokens,),
     "zero": (zero,),
@@ -582,6 +602,7 @@ RUNS = {
     "gemm_reduce_scatter": (product, GemmReduceScatter, True, False),
     "gemm_all_reduce": (product, GemmAllReduce, False, False),
     "gemm_sent": (product, GemmReduceScatter, True, False, False),
+    "gemm_at_once": (product, GemmReduceScatter, True, False, True, "at once"),
     "gather_beside": (product, AllGatherGemm, False, True, True, "library"),
     "scatter_beside": (product, GemmReduceScatter, True, False, True, "library"),
     "reduce_beside": (product, GemmAllReduce, False, False, True, "library"),

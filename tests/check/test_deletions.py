@@ -42,7 +42,6 @@ NOT_NEEDED = {
         "`tell_others` has a fence, which the checker takes for stores to the PE's own memory, too"
     ),
     # Parts, for kernels of others, too.
-    "kernels/parts.py:end:cuda.syncthreads()": "all threads have synchronised since `begin`",
     "kernels/parts.py:complete:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/parts.py:complete:cuda.syncthreads() (2)": "`end` follows, which synchronises",
     "kernels/sample_sort.py:_sort:shmem.synchronize()": "what NumPy does with views is not seen",
