@@ -9,6 +9,7 @@ from tests.check.deletions import ROOT, ROOTS, Tree, deletions
 # Those that the programs do without, and why.
 OTHER = "dispatch and combine take turns, and each counts the call"
 OWN = "on CPUs, where it is not by fours, a thread updates the masters that it has set"
+UNSEEN = "what PyTorch does in a stream's order is not seen"
 NOT_NEEDED = {
     "kernels/arena.py:release:shmem.barrier(team)": "the next `allocate` meets before it writes",
     "kernels/moe.py:fused:complete()": "its rows have come back, so they have been sent",
@@ -41,6 +42,10 @@ NOT_NEEDED = {
     "kernels/all_reduce.py:multicast:complete()": (
         "`tell_others` has a fence, which the checker takes for stores to the PE's own memory, too"
     ),
+    "kernels/attention_library.py:__call__:shmem.wait_stream(stream, self._home.stream)": UNSEEN,
+    "kernels/attention_library.py:__call__:shmem.wait_stream(self._home.stream, stream)": UNSEEN,
+    "kernels/attention_library.py:__call__:"
+    "shmem.wait_stream(stream, self._home.stream) (2)": UNSEEN,
     # Parts, for kernels of others, too.
     "kernels/parts.py:complete:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/parts.py:complete:cuda.syncthreads() (2)": "`end` follows, which synchronises",
