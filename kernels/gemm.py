@@ -332,6 +332,7 @@ class Gemm(Plan):
 CODES, OF_CODES = "float8_e4m3fn", ("float16", "bfloat16", "float32")
 DTYPES = "float16", "bfloat16", "float32", "float64"
 METHODS = "kernel", "library"
+AT_ONCE = 4  # all-reduces in one shot: so much may be sent of products that are made at once
 
 
 class AllGatherGemm(Gemm):
@@ -489,7 +490,7 @@ class Reducing(Gemm):
         few = (
             tile is None
             and rows <= self.tuning.product_rows
-            and nbytes <= self.tuning.one_shot_bytes
+            and nbytes <= AT_ONCE * self.tuning.one_shot_bytes
         )
         self.at_once = self.method == "kernel" and few and rows * n > 0
         if self.method == "library":
