@@ -4,7 +4,6 @@ import pytest
 from gpushmem.kernels.parts import share_of
 
 import gpushmem as shmem
-
 from tests.later import later
 from tests.torch.test_group import world
 
