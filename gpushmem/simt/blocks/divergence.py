@@ -60,10 +60,14 @@ class Apart(Threads):
         self.put(f"{chosen} = phi i64 " + ", ".join(f"[ {v}, {b} ]" for v, b in arrivals))
         self.store_code(chosen, lane)
         for what in ("or", "and"):
-            before, after = self.fresh("c"), self.fresh("c")
-            self.put(f"{before} = load i64, ptr %simt.{what}")
-            self.put(f"{after} = {what} i64 {before}, {chosen}")
-            self.put(f"store i64 {after}, ptr %simt.{what}")
+            self.gather(what, chosen, what)
+
+    def gather(self, what: str, value: str, op: str = "or") -> None:
+        """Combine a thread's word with those of threads before it, in `%simt.or` or `%simt.and`."""
+        before, after = self.fresh("c"), self.fresh("c")
+        self.put(f"{before} = load i64, ptr %simt.{what}")
+        self.put(f"{after} = {op} i64 {before}, {value}")
+        self.put(f"store i64 {after}, ptr %simt.{what}")
 
     def decide(self, block: Block, group: Group) -> None:
         stop = self.flow.post_dominator[block.label]
@@ -236,9 +240,7 @@ class Apart(Threads):
             value, first, kind = *pair, bits
         elif kind[0] in "{[":
             raise Unfit("a structure is the same for all threads of a block")
-        unlike, word, before, after = (self.fresh("c") for _ in range(4))
+        unlike, word = self.fresh("c"), self.fresh("c")
         self.put(f"{unlike} = icmp ne {kind} {value}, {first}")
         self.put(f"{word} = zext i1 {unlike} to i64")
-        self.put(f"{before} = load i64, ptr %simt.and")
-        self.put(f"{after} = or i64 {before}, {word}")
-        self.put(f"store i64 {after}, ptr %simt.and")
+        self.gather("and", word)

@@ -98,8 +98,9 @@ class Lanes(NamedTuple):
 class Warps(NamedTuple):
     """Of a function that all threads of a warp call with the same arguments, and one acts.
 
-    `of_each` is called for one thread after the other, in order, with its index and arguments. It
-    acts in the last of each warp, and returns 1 there if the warp's arguments differ, else 0.
+    `of_each` is called for one thread after the other, in order, with its arguments; its index is
+    in THREAD. It acts in the last of each warp, and returns 1 there if the warp's arguments differ,
+    else 0.
     """
 
     of_each: Any
