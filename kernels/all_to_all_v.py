@@ -283,18 +283,18 @@ class Varying(Plan):
 
         Without these: of a call in which no PE has rows.
         """
-        none, others = [0] * self.n_pes, self.n_pes - 1
-        if self.algorithm == PUT:
-            rows = sum(counts) - sum(counts[self.my_pe : self.my_pe + 1])
-            told = others * self.blocks * self.n_pes * 8
-            return rows * self.width * self.dtype.itemsize + told, 2 * others * self.blocks
+        none = [0] * self.n_pes
         pairs = zip(counts or none, received or none, strict=True)
         others = [pair for pe, pair in enumerate(pairs) if pe != self.my_pe]
+        nbytes = sum(to for to, _ in others) * self.width * self.dtype.itemsize
+        if self.algorithm == PUT:
+            messages = len(others) * self.blocks
+            return nbytes + messages * self.n_pes * 8, 2 * messages
         rounds = (
             max(1, *(pieces_of(count, self.blocks, b, self.piece) for count in pair))
             for pair, b in product(others, range(self.blocks))
         )
-        return sum(to for to, _ in others) * self.width * self.dtype.itemsize, sum(rounds)
+        return nbytes, sum(rounds)
 
 
 class AllToAllV(Varying):

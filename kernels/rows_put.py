@@ -19,6 +19,7 @@ What a PE sends, for n PEs and B blocks: to each other PE its rows for it, and B
 from __future__ import annotations
 
 import numpy as np
+from gpushmem.kernels.collectives import send_to_others
 from gpushmem.kernels.parts import begin, end, member, part_of, send, tell_others, wait_for_others
 from numba import cuda
 
@@ -70,20 +71,15 @@ def lay_out(told, me, places, received, b):
 def put_rows(
     x, counts, out, received, width, apart, table, lost, told, heard, done, near, team, epochs
 ):
-    """`out` is symmetric; `table` (blocks, 4, n) is of the block alone; `told` (blocks, n, n)."""
+    """`out` is symmetric; `table` (blocks, any, n) is of the block alone; `told` (blocks, n, n)."""
     epoch, b = begin(epochs), cuda.blockIdx.x
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    begins, sent, places = table[b, 0], table[b, 1], table[b, 2]
-    told, missing, room = told[b], np.int64(0), out.size // width
+    begins, places, told, missing = table[b, 0], table[b, 1], told[b], np.int64(0)
+    sent, room = told[me], out.size // width
     if cuda.threadIdx.x == 0:
         missing += lay_out_sent(counts, apart, x.size // width, begins, sent)
-        for k in range(n):
-            told[me, k] = sent[k]
     cuda.syncthreads()
-    for step in range(1, n):
-        to = member(team, (me + step) % n)
-        send(told[me], told[me], heard[b, me:], epoch, to, near)
-    tell_others(heard[b, me:], epoch, team, near)
+    send_to_others(sent, 0, 0, n, told, heard[b], near, team, epoch)
     wait_for_others(heard[b], epoch, team)
     come = lay_out(told, me, places, received, b)
     for step in range(1, n + 1):
