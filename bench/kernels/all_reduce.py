@@ -26,13 +26,6 @@ def array_of(case):
     return shmem.to_device(np.zeros(case["bytes"] // 4, "f4"))
 
 
-def nbytes(case, n):
-    plan = plan_of(case)
-    found = plan.sends()[0]
-    plan.free()
-    return found
-
-
 def fused(case):
     plan, x = plan_of(case), array_of(case)
     return plan, lambda: plan(x)

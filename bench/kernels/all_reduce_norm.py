@@ -18,13 +18,6 @@ def arrays(case):
     return np.zeros(shape, "f4"), np.ones(shape, "f4"), np.ones(HIDDEN, "f4"), np.zeros(shape, "f4")
 
 
-def nbytes(case, n):
-    plan, _ = fused(case)
-    found = plan.sends()[0]
-    plan.free()
-    return found
-
-
 def fused(case):
     from gpushmem.kernels import AllReduceRMSNorm
 

@@ -17,13 +17,6 @@ def arrays(case):
     return np.random.default_rng(0).normal(size=size).astype("f4"), np.zeros(size, "f4")
 
 
-def nbytes(case, n):
-    plan, _ = fused(case)
-    found = plan.sends()[0]
-    plan.free()
-    return found
-
-
 def fused(case):
     from gpushmem.kernels import ZeroMuon
 

@@ -68,14 +68,15 @@ def measure(family, case, clock):
         more = {"graph": clock.seconds(launch)[0] / times}
     else:
         more = {}
-    nbytes = arrived(plan, call) if room_for(plan, family.nbytes(case, n)) else None
+    sent = family.nbytes(case, n) if hasattr(family, "nbytes") else plan.sends()[0]
+    nbytes = arrived(plan, call) if room_for(plan, sent) else None
     if getattr(family, "IN_TURN", False):  # no phase can be called again without the others
         fused, phased = clock.seconds(call, one_after_the_other)
         alone = [min(times) for times in zip(*(in_turn(phases) for _ in range(20)), strict=True)]
     else:
         fused, phased, *alone = clock.seconds(call, one_after_the_other, *(p for _, p in phases))
     clock.say(
-        label=family.label(case), n_pes=n, formula=family.nbytes(case, n), arrived=nbytes,
+        label=family.label(case), n_pes=n, formula=sent, arrived=nbytes,
         fused=fused, phased=phased, alone=dict(zip([k for k, _ in phases], alone, strict=True)),
         **more,
     )  # fmt: skip

@@ -17,13 +17,6 @@ def arrays(case):
     return np.zeros(case["bytes"] // 4, "f4"), np.zeros(case["bytes"] // 4, "f4")
 
 
-def nbytes(case, n):
-    plan, _ = fused(case)
-    found = plan.sends()[0]
-    plan.free()
-    return found
-
-
 def fused(case):
     from gpushmem.kernels import ZeroAdam
 
