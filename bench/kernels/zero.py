@@ -5,7 +5,7 @@ import numpy as np
 NAME = "ZeRO step"
 SIZES = (16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 CASES = [{"bytes": nbytes, "buckets": 1} for nbytes in SIZES]
-CASES += [{"bytes": nbytes, "buckets": 8} for nbytes in SIZES[2:]]  # each started by itself
+CASES += [{"bytes": nbytes, "buckets": 8} for nbytes in SIZES[2:]]  # each sent by itself
 
 
 def label(case):
@@ -35,7 +35,7 @@ def fused(case):
 
 
 def phases(case):
-    """Reduce-scatter, Adam of a part by the same function, all-gather."""
+    """Reduce-scatter of each bucket, Adam of a part by the same function, all-gather of each."""
     from gpushmem.kernels import AllGather, ReduceScatter
     from gpushmem.kernels.zero import factors, one_by_one, updating
 
@@ -47,30 +47,40 @@ def phases(case):
     def adam(parameters, gradients, state, rules):
         update(parameters, gradients, state, 0, factors(rules, 5), False)
 
-    me, n = shmem.my_pe(), shmem.n_pes()
+    n, count = shmem.n_pes(), case["buckets"]
     gradients, parameters = map(shmem.to_device, arrays(case))
-    part = gradients.size // n
-    own, sums = parameters[me * part : (me + 1) * part], shmem.device_array(part, "f4")
-    state = shmem.to_device(np.zeros((3, part), "f4"))
+    bucket = gradients.size // count
+    part, buckets = bucket // n, [slice(k * bucket, (k + 1) * bucket) for k in range(count)]
+    own, sums = (shmem.to_device(np.zeros(count * part, "f4")) for _ in range(2))
+    parts = [slice(k * part, (k + 1) * part) for k in range(count)]
+    summed = [(gradients[b], sums[p]) for b, p in zip(buckets, parts, strict=True)]
+    gathered = [(own[p], parameters[b]) for b, p in zip(buckets, parts, strict=True)]
+    state = shmem.to_device(np.zeros((3, count * part), "f4"))
     rules = shmem.to_device(np.array([1e-3, 0.9, 0.999, 1e-8, 0, 1 / n, 0]))
     scatter, gather = (kind(size=part, dtype="float32") for kind in (ReduceScatter, AllGather))
+
+    def each(plan, pairs):
+        for x, out in pairs:
+            plan(x, out=out)
+
     return [
-        ("reduce-scatter", lambda: scatter(gradients, out=sums)),
+        ("reduce-scatter", lambda: each(scatter, summed)),
         ("Adam", adam[1, scatter.threads].bind(own, sums, state, rules)),
-        ("all-gather", lambda: gather(own, out=parameters)),
+        ("all-gather", lambda: each(gather, gathered)),
     ]
 
 
 def mpi(case, comm):
     from mpi4py import MPI
 
-    gradients, parameters = arrays(case)
+    gradients, parameters = (x.reshape(case["buckets"], -1) for x in arrays(case))
     part = gradients.size // comm.size
-    sums, own = np.empty(part, "f4"), np.zeros(part, "f4")
-    m, v, large = (np.zeros(part, "f4") for _ in range(3))
+    sums, own, m, v, large = (np.zeros(part, "f4") for _ in range(5))
+    parts = [x.reshape(case["buckets"], -1) for x in (sums, own)]
 
     def call():
-        comm.Reduce_scatter_block([gradients, MPI.FLOAT], [sums, MPI.FLOAT])
+        for bucket, its_sums in zip(gradients, parts[0], strict=True):
+            comm.Reduce_scatter_block([bucket, MPI.FLOAT], [its_sums, MPI.FLOAT])
         np.divide(sums, np.float32(comm.size), out=sums)
         np.multiply(m, np.float32(0.9), out=m)
         np.multiply(sums, np.float32(0.1), out=large)
@@ -84,6 +94,7 @@ def mpi(case, comm):
         np.divide(m, large, out=large)
         np.multiply(large, np.float32(1e-3), out=large)
         np.subtract(own, large, out=own)
-        comm.Allgather([own, MPI.FLOAT], [parameters, MPI.FLOAT])
+        for bucket, its_own in zip(parameters, parts[1], strict=True):
+            comm.Allgather([its_own, MPI.FLOAT], [bucket, MPI.FLOAT])
 
     return call
