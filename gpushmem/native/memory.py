@@ -17,8 +17,9 @@ from numba.cuda import extending as cuda_extending
 __all__ = [
     "atomic_add_word", "call_address", "compare_swap_word", "copy_bytes", "full_fence", "i8p",
     "i64", "int_", "intrinsic", "libc_free", "load_acquire", "malloc", "mmap", "monotonic_ns",
-    "mprotect", "posix_fallocate", "release_fence", "sched_yield", "set_word", "simt_switch",
-    "store_release", "stream_line", "ticks", "twins", "usleep", "vsnprintf", "word", "word_at",
+    "mprotect", "posix_fallocate", "prefetch_line", "release_fence", "sched_yield", "set_word",
+    "simt_switch", "store_release", "stream_line", "ticks", "twins", "usleep", "vsnprintf",
+    "word", "word_at",
 ]  # fmt: skip
 
 # An intrinsic of Numba's -> the same one for numba-cuda.
@@ -163,6 +164,20 @@ def stream_line(typingctx: Any, dst: Any, src: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp), codegen
+
+
+@intrinsic
+def prefetch_line(typingctx: Any, address: Any) -> Any:
+    """Begin to load the 64 bytes around `address`; nothing happens if nothing is there."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        signature = ir.FunctionType(ir.VoidType(), [i8p, i32, i32, i32])
+        begin = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0i8")
+        builder.call(begin, [builder.inttoptr(args[0], i8p), i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), codegen
 
 
 @intrinsic

@@ -23,7 +23,7 @@ from gpushmem.backends.operation_errors import (
     TOO_SMALL,
 )
 from gpushmem.backends.reductions import SMALL
-from gpushmem.native.memory import intrinsic
+from gpushmem.native.memory import intrinsic, prefetch_line
 from gpushmem.simt.functions import device, outlined
 from gpushmem.simt.thread import fail_if
 
@@ -128,11 +128,25 @@ def following(index, k):
     return k
 
 
+AHEAD = 8  # rows that are on their way from memory while others are added
+LINE = 64
+
+
+@device
+def fetch(base, pitch, index, first, last, nbytes):
+    """Begin to load the elements of the rows `index[first:last]`, or of those that there are."""
+    for k in range(first, min(last, size_of(index))):
+        row = base + index[k] * pitch
+        for at in range(0, nbytes if index[k] >= 0 else 0, LINE):
+            prefetch_line(row + at)
+
+
 @device
 def in_chunk(dst, total, to, base, pitch, index, weights, count):
     """So many elements from the addresses `to`, and `base` of row 0, on: two rows at a time."""
-    n, some = size_of(index), False
+    n, some, nbytes = size_of(index), False, count * itemsize_of(dst)
     j = following(index, 0)
+    fetch(base, pitch, index, j, j + AHEAD, nbytes)
     if j >= n:
         none(dst, to, count)
     while j < n:
@@ -145,7 +159,8 @@ def in_chunk(dst, total, to, base, pitch, index, weights, count):
                 one(dst, to, a, by_a, count)
             return
         b, by_b = base + index[k] * pitch, weight_of(dst, weights, k)
-        j = following(index, k + 1)
+        last, j = j, following(index, k + 1)
+        fetch(base, pitch, index, last + AHEAD, j + AHEAD, nbytes)
         if j < n:
             if some:
                 go_on(dst, total, a, by_a, b, by_b, count)
