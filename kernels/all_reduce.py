@@ -224,17 +224,18 @@ SUMMING = {
 
 
 @shmem.jit(collective=True)
-def in_place(x, arrived, summed, team, epochs):
+def in_place(x, piece, arrived, summed, team, epochs):
     """`x` is symmetric; `arrived`, `summed` (SLOTS, blocks, n)."""
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, s = cuda.blockIdx.x, epoch % SLOTS
     lower, upper = part_of(x.size, cuda.gridDim.x, b)
     first, last = part_of(upper - lower, n, me)
-    mine = x[lower + first : lower + last]
     tell_others(arrived[s, b, me:], epoch, team, True)
     wait_for_others(arrived[s, b], epoch, team)
-    shmem.multimem_reduce_block(mine, mine, team, "sum")
-    shmem.multimem_store_block(mine, mine, team)
+    for start in range(lower + first, lower + last, piece):
+        mine = x[start : min(start + piece, lower + last)]
+        shmem.multimem_reduce_block(mine, mine, team, "sum")
+        shmem.multimem_store_block(mine, mine, team)
     tell_others(summed[s, b, me:], epoch, team, True)
     wait_for_others(summed[s, b], epoch, team)
     complete()  # what it has stored on itself
@@ -302,7 +303,8 @@ class AllReduce(InPieces):
             self.algorithm, self.inboxes = "two_level", self._levels.inboxes
         elif self.algorithm == IN_PLACE:
             check_reachable(self, IN_PLACE)
-            self._workspace = tuple(self.signals(self.blocks, self.n_pes) for _ in range(2))
+            signals = (self.signals(self.blocks, self.n_pes) for _ in range(2))
+            self._workspace = max(1, min(self.piece, AT_ONCE // self.dtype.itemsize)), *signals
         else:
             self._workspace = (self.piece, *workspace(self, self.algorithm, self.piece, dtype))
 
@@ -341,6 +343,7 @@ class AllReduce(InPieces):
 
 
 IN_PLACE, WARP = "in_place", 32
+AT_ONCE = 64 << 10  # bytes that are summed in place, and are still in a near cache to be stored
 FLAGGED = "ll", "ll128", "ll128_two_shot"  # these have boxes of units
 
 

@@ -1,29 +1,31 @@
-"""All-reduce of float32."""
+"""All-reduce of float32, of arrays on the device; in place, of symmetric ones."""
 
 import numpy as np
 
 NAME = "All-reduce"
 TIMES = 100  # calls in a graph
 SIZES = (8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
-CASES = [{"bytes": nbytes} for nbytes in SIZES]
+CASES = [{"bytes": nbytes, "algorithm": None} for nbytes in SIZES]
+CASES += [{"bytes": nbytes, "algorithm": "in_place"} for nbytes in SIZES[-4:]]
 
 
 def label(case):
     nbytes = case["bytes"]
     unit, bits = next(unit for unit in (("MiB", 20), ("KiB", 10), ("B", 0)) if nbytes >> unit[1])
-    return f"{nbytes >> bits} {unit}"
+    return f"{nbytes >> bits} {unit}" + (", in place" if case["algorithm"] else "")
 
 
 def plan_of(case):
     from gpushmem.kernels import AllReduce
 
-    return AllReduce(size=case["bytes"] // 4, dtype="float32")
+    return AllReduce(size=case["bytes"] // 4, dtype="float32", algorithm=case["algorithm"])
 
 
 def array_of(case):
     import gpushmem as shmem
 
-    return shmem.to_device(np.zeros(case["bytes"] // 4, "f4"))
+    size = case["bytes"] // 4
+    return shmem.zeros(size, "f4") if case["algorithm"] else shmem.to_device(np.zeros(size, "f4"))
 
 
 def fused(case):
