@@ -19,9 +19,13 @@ The optimizer's own numbers need not wait for all gradients: `zero` does all for
 other. If they must, there are two passes, which are here: each bucket is summed (`summing`), and
 when all are, parts are updated and sent (`gathering`).
 
-The rule of `plan` holds in both: in each epoch each PE sends some to, and receives some from all
-others, be they none. So it does not matter which bucket, or which pass, an epoch is of, as long as
-all PEs begin the same ones in the same order. Between the epochs of a block other blocks may be
+Parameters need not be there before a forward pass gets to them. So the second half may be left to
+launches of their own, one for each bucket (`gather_bucket`), the last bucket first: it has the
+parameters of the first layers.
+
+The rule of `plan` holds in all of them: in each epoch each PE sends some to, and receives some from
+all others, be they none. So it does not matter which bucket, or which pass, an epoch is of, as long
+as all PEs begin the same ones in the same order. Between the epochs of a block other blocks may be
 anywhere.
 
 ZeRO is that of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter
@@ -121,8 +125,8 @@ def summing(then: Any) -> Any:
     return sum_buckets
 
 
-def gathering(update: Any, whole: bool) -> Any:
-    """The second pass over a bucket, whose pieces `update` updates.
+def gathering(update: Any, whole: bool, now: bool) -> Any:
+    """The second pass over a bucket, whose pieces `update` updates; `now`, or later, all get them.
 
     By values that are `whole` arrays, as parameters are; or the PE's own, as its state is.
     """
@@ -141,12 +145,31 @@ def gathering(update: Any, whole: bool) -> Any:
             i, j = in_part(bounds, me, first, last)
             own, at = parameters[i:j], i if whole else held + first
             update(own, values[at : at + own.size], state, held + first, f, starts)
-            send_to_others(own, 0, 0, own.size, boxes, signals, near, team, epoch)
-            take(parameters, bounds, first, last, boxes, signals, team, epoch)
-            epoch += 1
+            if now:
+                send_to_others(own, 0, 0, own.size, boxes, signals, near, team, epoch)
+                take(parameters, bounds, first, last, boxes, signals, team, epoch)
+                epoch += 1
         return epoch
 
     return gather
+
+
+@shmem.jit(device=True)
+def as_it_is(own, values, state, first, f, starts):
+    """What is to be sent has been updated."""
+
+
+only_gather = gathering(as_it_is, True, now=True)
+
+
+@shmem.jit(collective=True)
+def gather_bucket(parameters, table, k, piece, inbox, arrived, near, team, epochs):
+    """Send my part of bucket k, and take the others'."""
+    epoch = only_gather(
+        parameters, parameters, table, k, piece, parameters, 0, False, inbox, arrived, near, team,
+        begin(epochs),
+    )  # fmt: skip
+    end_at(epochs, epoch - 1)
 
 
 def aligned(size: int) -> int:
@@ -163,8 +186,8 @@ class InBuckets(InPieces):
     """A plan for gradients and parameters in buckets, whose parts belong to PEs.
 
     `dtype` is that of parameters. `start` begins what can be done with the next bucket's gradients,
-    a call does the rest of a step. Subclasses set `_rules`, of which the first is `lr`, on the
-    device, and `_summing` and `_found`, or `_begin`.
+    a call does the rest of a step, but for what `gather` does. Subclasses set `_rules`, of which
+    the first is `lr`, on the device, and `_summing` and `_found`, or `_begin`.
     """
 
     names: tuple[str, ...] = ()  # of the rows of its state
@@ -173,10 +196,11 @@ class InBuckets(InPieces):
     _found: Any
 
     def __init__(
-        self, size: int, dtype: Any, gradient_dtype: Any, team: Any, blocks: int | None,
-        threads: int | None,
+        self, size: int, dtype: Any, gradient_dtype: Any, overlap_param_gather: bool, team: Any,
+        blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
         super().__init__(size, dtype, team, blocks, threads)
+        self.overlap_param_gather, self._left = overlap_param_gather, 0
         self.gradient_dtype = np.dtype(gradient_dtype or self.dtype)
         self._known("dtype", self.dtype)
         self._known("gradient_dtype", self.gradient_dtype)
@@ -206,7 +230,7 @@ class InBuckets(InPieces):
         )  # fmt: skip
         self._parameters = self.boxes(*boxes, dtype=self.dtype), self.signals(*boxes[:2])
         self._started, self._numbers = 0, tuple(range(len(bounds) + 1))  # of buckets in this step
-        self.bound += len(bounds)  # each with a launch of its own
+        self.bound += 2 * len(bounds)  # each with launches of its own
 
     def _given(self, gradients: Any, parameters: Any) -> tuple[Any, Any]:
         """The two arrays as arrays of one axis; raises `ArgumentError` if they are not right."""
@@ -227,6 +251,7 @@ class InBuckets(InPieces):
         `ArgumentError` if the step has no more buckets.
         """
         given, k = self._given(gradients, parameters), self._started
+        self._expect_all()
         if k == self.buckets:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: all {k} buckets of this step have been started; call the "
@@ -242,10 +267,35 @@ class InBuckets(InPieces):
         registered: parts of both are sent.
         """
         given, k = self._given(gradients, parameters), self._started
+        self._expect_all()
         if k < self.buckets:
             self._begin(*given, self._numbers[k], self._numbers[-1], stream)
-        self._started = 0
+        self._started, self._left = 0, self.buckets if self.overlap_param_gather else 0
         self._finish(*given, stream)
+
+    def gather(self, parameters: Any, *, stream: Any = 0) -> None:
+        """Get the others' parts of a bucket, the last that is missing; asynchronous.
+
+        With `overlap_param_gather`, `buckets` times between two steps, in the same order on all PEs
+        as their other calls. Raises `ArgumentError` if no bucket is missing.
+        """
+        flat = self.flat(parameters)
+        self.expect("parameters", flat, (self.size,), self.dtype)
+        if not self._left:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: all {self.buckets} buckets of the last step are there; "
+                "gather gets those of a plan with overlap_param_gather=True, each once after a step"
+            )
+        self._left -= 1
+        given = flat, self._table, self._numbers[self._left], self.piece
+        self.launch(gather_bucket, stream, *given, *self._parameters, self.reachable)
+
+    def _expect_all(self) -> None:
+        if self._left:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: {self._left} of the {self.buckets} buckets of the last "
+                "step have not been gathered: call gather for each before the next step"
+            )
 
     def _begin(self, gradients: Any, parameters: Any, some: int, end: int, stream: Any) -> None:
         """Do what can be done with some buckets alone."""

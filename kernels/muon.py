@@ -115,8 +115,8 @@ def multiply(to, a, b, team, epochs):
     shmem.gemm_block(to, a, b, False)
 
 
-def second_pass_by(move: Any) -> Any:
-    """The kernel that updates this PE's matrices, and gets the others'."""
+def second_pass_by(move: Any, now: bool) -> Any:
+    """The kernel that updates this PE's matrices, and `now`, or not yet, gets the others'."""
 
     @shmem.jit(device=True)
     def update(parameters, made, state, first, f, starts):
@@ -132,7 +132,7 @@ def second_pass_by(move: Any) -> Any:
         move(parameters, master, made, master, f)
         cuda.syncthreads()
 
-    gather = gathering(update, False)
+    gather = gathering(update, False, now)
 
     @shmem.jit(collective=True)
     def second_pass(
@@ -200,9 +200,11 @@ def kernels_for(by_four: bool, sum_of_squares: Any) -> dict[str, Any]:
         for k in range(one, stop, cuda.blockDim.x):
             yy[k * (m + 1)] = y[k * (m + 1)]
 
+    move = mapping(moved, True, by_four)
     return {
         "momentum": momentum, "normalised": normalised, "polynomial": polynomial,
-        "summing": summing(nothing), "second_pass": second_pass_by(mapping(moved, True, by_four)),
+        "summing": summing(nothing),
+        "second_pass": {now: second_pass_by(move, now) for now in (True, False)},
     }  # fmt: skip
 
 
@@ -247,7 +249,7 @@ class ZeroMuon(InBuckets):
     `plan.starts[k]`, row by row; what is in between is of no use. `parameters`, `gradients`, their
     dtypes and `average` are as for `ZeroAdam`, as are `lr`, the step, and `start` for buckets:
     `buckets` says how many matrices are in each, one behind the other. `start` has gradients
-    summed, the call does the rest.
+    summed, the call does the rest; with `overlap_param_gather` `gather` gets the others' matrices.
 
     Matrix k belongs to PE `plan.owners[k]`, which keeps for it masters and momentum, in float32.
     Products are of `product_dtype`, bfloat16 as PyTorch's or another float; `coefficients`,
@@ -264,13 +266,14 @@ class ZeroMuon(InBuckets):
         weight_decay: float = 0.1,
         momentum: float = 0.95, nesterov: bool = True,
         coefficients: tuple[float, float, float] = COEFFICIENTS, eps: float = 1e-7, steps: int = 5,
-        adjust_lr_fn: str | None = None, average: bool = True, team: Any = shmem.TEAM_WORLD,
-        blocks: int | None = None, threads: int | None = None,
+        adjust_lr_fn: str | None = None, average: bool = True, overlap_param_gather: bool = False,
+        team: Any = shmem.TEAM_WORLD, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         name = type(self).__name__
         self.shapes = shapes_of(f"{name}: shapes", shapes)
         sizes = [aligned(math.prod(shape)) for shape in self.shapes]
-        super().__init__(sum(sizes), dtype, gradient_dtype, team, blocks, threads)
+        given = sum(sizes), dtype, gradient_dtype, overlap_param_gather, team, blocks, threads
+        super().__init__(*given)
         counts = (len(sizes),) if buckets is None else buckets
         if sum(counts) != len(sizes) or not counts:
             raise shmem.ArgumentError(
@@ -336,7 +339,8 @@ class ZeroMuon(InBuckets):
             self._make_orthogonal(matrix, gradients, stream)
         given = self._made, parameters, self._table, self.piece, self._state, self._counts
         boxes = *self._parameters, self.reachable
-        self.launch(self._kernels["second_pass"], stream, *given, self._rules, *boxes)
+        second_pass = self._kernels["second_pass"][not self.overlap_param_gather]
+        self.launch(second_pass, stream, *given, self._rules, *boxes)
 
     def _make_orthogonal(self, matrix: Matrix, gradients: Any, stream: Any) -> None:
         """Queue all that is done for a matrix between the sum of its gradients and its update."""

@@ -33,6 +33,9 @@ A PE adds the gradients of an element in the order of the PEs, as float32, and i
 parameter: all end with the same bits. Adam's own numbers are float32, and so is the master of each
 parameter, of which `parameters` has the rounded value.
 
+With `overlap_param_gather` parameters are not sent there, but by launches of their own, a bucket
+each, while the next forward pass is on its way: `buckets` says why that is the same to a block.
+
 Adam is that of Kingma and Ba, ICLR 2015, with the weight decay of Loshchilov and Hutter, ICLR 2019.
 """
 
@@ -176,8 +179,8 @@ def sum_over_all(value, values, signals, call, team):
     return total
 
 
-def in_one_pass_by(update: Any) -> Any:
-    """The kernel without `clip`."""
+def in_one_pass_by(update: Any, now: bool) -> Any:
+    """The kernel without `clip`; `now`, or later, parameters are sent."""
 
     @shmem.jit(collective=True)
     def in_one_pass(
@@ -195,7 +198,7 @@ def in_one_pass_by(update: Any) -> Any:
                 last, s = min(first + piece, upper), epoch % SLOTS
                 boxes, signals = inbox[s, b], arrived[s, b]
                 send_parts(gradients, bounds, first, last, boxes, signals, near, team, epoch)
-                if first > lower:
+                if now and first > lower:
                     before, there = sums[1 - s, b], told[1 - s, b]
                     take(parameters, bounds, first - piece, first, before, there, team, epoch - 1)
                 wait_for_others(signals, epoch, team)
@@ -203,8 +206,9 @@ def in_one_pass_by(update: Any) -> Any:
                 mine, own = gradients[i:j], parameters[i:j]
                 sum_in_order(mine, boxes, me, n)
                 update(own, mine, state, held + first, f, step == 1)
-                send_to_others(own, 0, 0, own.size, sums[s, b], told[s, b], near, team, epoch)
-                if last == upper:
+                if now:
+                    send_to_others(own, 0, 0, own.size, sums[s, b], told[s, b], near, team, epoch)
+                if now and last == upper:
                     take(parameters, bounds, first, last, sums[s, b], told[s, b], team, epoch)
                 epoch += 1
         end_at(epochs, epoch - 1)
@@ -215,9 +219,9 @@ def in_one_pass_by(update: Any) -> Any:
     return in_one_pass
 
 
-def second_pass_by(update: Any) -> Any:
+def second_pass_by(update: Any, now: bool) -> Any:
     """The kernel that follows `summing` with `clip`."""
-    gather = gathering(update, True)
+    gather = gathering(update, True, now)
 
     @shmem.jit(collective=True)
     def second_pass(
@@ -252,10 +256,13 @@ def second_pass_by(update: Any) -> Any:
     return second_pass
 
 
-def kernels_for(some: Any, sum_of_squares: Any) -> tuple[Any, Any, Any]:
-    """The kernel without `clip`, and the two with it."""
-    update = updating(some)
-    return in_one_pass_by(update), summing(sum_of_squares), second_pass_by(update)
+def kernels_for(some: Any, sum_of_squares: Any) -> dict[bool, tuple[Any, Any, Any]]:
+    """The kernel without `clip`, and the two with it; by whether parameters are sent at once."""
+    update, sums = updating(some), summing(sum_of_squares)
+    return {
+        now: (in_one_pass_by(update, now), sums, second_pass_by(update, now))
+        for now in (True, False)
+    }
 
 
 # By whether there is a GPU. For CPUs plain loops are vectorised, and those by four are not: they
@@ -281,6 +288,10 @@ class ZeroAdam(InBuckets):
     parameters are updated when it was started, with it all are in the call. The result is that of
     one bucket, bit for bit; with `clip`, of which squares are added in another order, to rounding.
 
+    With `overlap_param_gather` a step updates only this PE's parts of `parameters`, and the others'
+    come by `plan.gather(parameters)`, a bucket each time, the last one first, as a forward pass
+    needs them: each while the layers before it are computed.
+
     The PE keeps for its `parts`, (first, last) of each bucket, in float32 on the device: masters of
     the parameters, which are these at the first step, and Adam's averages. Gradients are averaged
     over the PEs, or with `average=False` summed. `weight_decay` is that of AdamW. With `clip`
@@ -295,10 +306,10 @@ class ZeroAdam(InBuckets):
         self, *, size: int, dtype: Any, gradient_dtype: Any = None,
         buckets: tuple[int, ...] | None = None, lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.0,
-        clip: float | None = None, average: bool = True, team: Any = shmem.TEAM_WORLD,
-        blocks: int | None = None, threads: int | None = None,
+        clip: float | None = None, average: bool = True, overlap_param_gather: bool = False,
+        team: Any = shmem.TEAM_WORLD, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(size, dtype, gradient_dtype, team, blocks, threads)
+        super().__init__(size, dtype, gradient_dtype, overlap_param_gather, team, blocks, threads)
         sizes, n, self.clip = (size,) if buckets is None else buckets, self.n_pes, clip
         if sum(sizes) != size or not sizes:
             raise shmem.ArgumentError(
@@ -311,7 +322,7 @@ class ZeroAdam(InBuckets):
         self.norm = shmem.to_device(np.zeros(1, "float32"))
         self._in_one_pass, self._summing, self._second_pass = KERNELS[
             bool(self.tuning.multiprocessors)
-        ]
+        ][not overlap_param_gather]
         if clip is not None:
             self._found = shmem.to_device(np.zeros(self.blocks, "float32"))
             self._told = (

@@ -53,6 +53,7 @@ ROOTS = {
     "ulysses_far": {"heads_of_all", "tokens_of_mine"},
     "zero": {"in_one_pass"},
     "zero_clipped": {"sum_buckets", "second_pass", "gather"},
+    "zero_later": {"in_one_pass", "gather_bucket", "gather"},
     "muon": {"sum_buckets", "momentum", "polynomial", "update", "second_pass", "gather"},
     "streams": {"one_shot", "all_reduce", "launch"},
     "norm": {"one_shot", "all_reduce_norm"},

@@ -99,17 +99,20 @@ def streams():
     shmem.synchronize()
 
 
-def zero(clip=None):
+def zero(clip=None, later=False):
     """Parts of two pieces in each block, and a bucket of one, which are started before or not."""
     size = 128 * shmem.n_pes() - 5
     buckets = size, 30
-    plan = as_on_a_gpu(ZeroAdam(size=sum(buckets), dtype=F4, buckets=buckets, clip=clip, **GPU))
+    options = {"clip": clip, "overlap_param_gather": later, **GPU}
+    plan = as_on_a_gpu(ZeroAdam(size=sum(buckets), dtype=F4, buckets=buckets, **options))
     plan.piece, size = 32, sum(buckets)
     gradients, parameters = array(size), array(size)
     for call in range(CALLS):
         for _ in range(call):
             plan.start(gradients, parameters)
         plan(gradients, parameters)
+        for _ in range(2 * later):
+            plan.gather(parameters)
         gradients.copy_from(np.ones(size, F4))
 
 
@@ -596,6 +599,7 @@ RUNS = {
     "ulysses_far": (heads_and_tokens,),
     "zero": (zero,),
     "zero_clipped": (zero, 1.0),
+    "zero_later": (zero, None, True),
     "muon": (muon,),
     "streams": (streams,),
     "norm": (norm, "one_shot", 5, 33, 32),

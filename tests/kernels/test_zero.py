@@ -83,12 +83,12 @@ def test_steps_are_numpys(run_pes, n_pes, dtype, gradient_dtype, clip, off):
     assert all(found == results[0] for found in results)
 
 
-def many_steps(calls, clip):
+def many_steps(calls, clip, later):
     """Some PEs are late now and then; pieces are small, and a bucket is several epochs."""
     shmem.init()
     me, n, size = shmem.my_pe(), shmem.n_pes(), 1500
     job = Job(n, size, "float32", "float32", clip=clip)
-    shape = {"blocks": 3, "threads": whole_warps(4)}
+    shape = {"blocks": 3, "threads": whole_warps(4), "overlap_param_gather": later}
     buckets = 700, 0, 33, 767
     plan = ZeroAdam(size=size, dtype="float32", buckets=buckets, **shape, **job.rules)
     plan.piece = 32
@@ -101,6 +101,9 @@ def many_steps(calls, clip):
             plan.start(gradients, x)
         late()
         plan(gradients, x)
+        for _ in range(4 * later):
+            plan.gather(x)
+            late()
         job.step(call)
         if looks.random() < 0.2:
             np.testing.assert_allclose(x.numpy(), job.parameters, 1e-4, 1e-3, err_msg=f"{call}")
@@ -108,9 +111,9 @@ def many_steps(calls, clip):
     shmem.finalize()
 
 
-@pytest.mark.parametrize("clip", [None, 1.0])
-def test_many_calls_without_a_barrier(run_pes, clip):
-    run_pes(many_steps, 5, repeated(100, if_checked=5), clip)
+@pytest.mark.parametrize(("clip", "later"), [(None, False), (1.0, False), (None, True)])
+def test_many_calls_without_a_barrier(run_pes, clip, later):
+    run_pes(many_steps, 5, repeated(100, if_checked=5), clip, later)
 
 
 BUCKETS = 33, 0, 300, 1, 366
@@ -119,7 +122,10 @@ BUCKETS = 33, 0, 300, 1, 366
 @pytest.mark.parametrize("n_pes", [1, 2, 3, 5])
 @pytest.mark.parametrize("clip", [None, 2.0])
 def test_buckets_give_the_same_bits(run_pes, n_pes, clip):
-    """However many are started before; of small integers sums of squares are exact in any order."""
+    """However many are started before; of small integers sums of squares are exact in any order.
+
+    Also if parameters are gathered later, of which this PE's are there at once.
+    """
 
     def body():
         shmem.init()
@@ -131,22 +137,41 @@ def test_buckets_give_the_same_bits(run_pes, n_pes, clip):
         one = [sum(array.nbytes for array in each._memory) for each in (whole, plan)]
         squares = 0 if clip is None else 2 * n * 2 * (4 + 8)
         assert one == [2 * 2 * n * (8 * p.piece + 16) + squares for p in (whole, plan)]
-        plan.piece = 32
+        later = ZeroAdam(buckets=BUCKETS, overlap_param_gather=True, **options)
+        plan.piece = later.piece = 32
         rng = np.random.default_rng(5)
-        x, y = (to_send(rng.normal(size=size).astype("float32")) for _ in range(2))
-        y.copy_from(x.numpy())
+        x, y, z = (to_send(rng.normal(size=size).astype("float32")) for _ in range(3))
+        for each in (y, z):
+            each.copy_from(x.numpy())
         for call in range(6):
             given = np.random.default_rng([me, call]).integers(-3, 4, size).astype("float32")
             whole(to_send(given), x)
-            gradients = to_send(given)
+            gradients, its = to_send(given), to_send(given)
             for _ in range(call):
                 plan.start(gradients, y)
+                later.start(its, z)
             if call == 5:
                 with pytest.raises(shmem.ArgumentError, match="all 5 buckets of this step"):
                     plan.start(gradients, y)
             plan(gradients, y)
             np.testing.assert_array_equal(y.numpy(), x.numpy(), err_msg=f"{call}")
             np.testing.assert_array_equal(plan.norm.numpy(), whole.norm.numpy())
+            before = z.numpy().copy()
+            later(its, z)
+            for bucket in reversed(range(5)):
+                with pytest.raises(shmem.ArgumentError, match=f"{bucket + 1} of the 5 buckets"):
+                    later.start(its, z)
+                first, last = plan.parts[bucket]
+                np.testing.assert_array_equal(z.numpy()[first:last], x.numpy()[first:last])
+                if n > 1 and bucket == 4:  # others' parts are as they were
+                    others = np.r_[sum(BUCKETS[:4]) : first, last:size]
+                    np.testing.assert_array_equal(z.numpy()[others], before[others])
+                later.gather(z)
+                end = sum(BUCKETS[:bucket])
+                np.testing.assert_array_equal(z.numpy()[end:], x.numpy()[end:])
+            for each in (plan, later):
+                with pytest.raises(shmem.ArgumentError, match="all 5 buckets of the last step are"):
+                    each.gather(z)
         again = ZeroAdam(buckets=BUCKETS, **options)
         again.load_state_dict(plan.state_dict())
         for name, kept in plan.state_dict().items():
