@@ -196,7 +196,8 @@ def zero(plan):
     )  # fmt: skip
     hbm = part * ((2 * N + 2 * twice) * item + 24)
     waits = 1 + OTHERS
-    return Work(plan.sends()[0], hbm, passes, pieces, 2, 2, waits, launches=1 + twice)
+    launches = 1 + twice + plan.overlap_param_gather
+    return Work(plan.sends()[0], hbm, passes, pieces, 2, 2, waits, launches=launches)
 
 
 def muon(plan):

@@ -23,11 +23,15 @@ class DividedOptimizer(torch.optim.Optimizer):
     """An optimizer whose param groups have a plan each, by which their state is divided."""
 
     def __init__(
-        self, params: Any, rules: dict[str, Any], bucket_cap_mb: float | None, group: Any
-    ) -> None:
+        self, params: Any, rules: dict[str, Any], bucket_cap_mb: float | None,
+        overlap_param_gather: torch.nn.Module | None, group: Any,
+    ) -> None:  # fmt: skip
         plans = plans_of("" if group is None else group.group_name)
         self._flats, self._turns = list[Flat](), Turns(type(self).__name__, plans, bucket_cap_mb)
+        self._turns.later = overlap_param_gather is not None
         super().__init__(params, rules)
+        if overlap_param_gather is not None:
+            self._turns.gather_before(overlap_param_gather)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with rules of their own."""
@@ -64,6 +68,10 @@ class DividedOptimizer(torch.optim.Optimizer):
         self._turns.end(self._flats)
         return loss
 
+    def gather(self) -> None:
+        """Get all parameters that `overlap_param_gather` has left to forward passes."""
+        self._turns.gather_all()
+
     def state_dict(self) -> dict[str, Any]:
         """The rules, and the state of this rank's parts of each param group."""
         kept = {k: _tensors(flat.plan.state_dict()) for k, flat in enumerate(self._flats)}
@@ -78,6 +86,7 @@ class DividedOptimizer(torch.optim.Optimizer):
 
     def free(self) -> None:
         """Give the memory of the plans back."""
+        self._turns.gather_all()
         self._turns.forget()
         for flat in self._flats:
             flat.plan.free()
@@ -129,6 +138,7 @@ class Bucket:
     members: list[Tensor]
     end: float  # where in its param group, from 0 to 1
     missing: set[Tensor] = field(default_factory=set)  # whose gradients are not there
+    there: Any = None  # on GPUs, an event: its parameters are
 
 
 def in_buckets(parameters: list[Tensor], cap: float | None) -> Iterator[list[Tensor]]:
@@ -147,25 +157,65 @@ def in_buckets(parameters: list[Tensor], cap: float | None) -> Iterator[list[Ten
 class Turns:
     """Whose gradients are there, and which bucket is the next to begin.
 
-    Ranks may get gradients in different orders, and some not at all; they begin buckets in one.
+    Ranks may get gradients in different orders, and some not at all; they begin buckets in one. In
+    the opposite one they gather parameters `later`: a layer that is about to compute has those of
+    its bucket, and all behind that one, and the bucket before begins.
     """
 
     def __init__(self, name: str, plans: Any, cap: float | None) -> None:
-        self.name, self.plans, self.cap, self.wait = name, plans, cap, False
+        self.name, self.plans, self.cap, self.wait, self.later = name, plans, cap, False, False
         self._order: list[Bucket] = []
-        self._next = 0
+        self._places: dict[Tensor, Bucket] = {}
+        self._next = 0  # of the order, to begin
+        self._left = self._there = 0  # from which on buckets are gathered, and there
         self._hooks: list[Any] = []
-        beside = cap is not None and here().runtime.backend.on_gpu
-        self._stream = torch.cuda.Stream() if beside else None
+        self._streams: list[Any] = []  # the second one, on GPUs
 
     def add(self, flat: Flat) -> None:
         """Let the buckets of a param group begin among the others, by how far they are in it."""
+        self.gather_all()
+        self._places |= {each: bucket for bucket in flat.buckets for each in bucket.members}
         self._order = sorted([*self._order, *flat.buckets], key=lambda bucket: bucket.end)
         for bucket in flat.buckets if self.cap is not None else ():
             bucket.missing.update(bucket.members)
             for each in bucket.members:
                 hook = each.register_post_accumulate_grad_hook(partial(self._ready, bucket))
                 self._hooks.append(hook)
+
+    def gather_before(self, module: torch.nn.Module) -> None:
+        """Let layers of a module have what they need before they compute."""
+        for layer in module.modules():
+            self._hooks.append(layer.register_forward_pre_hook(self._before_layer))
+
+    def _before_layer(self, layer: torch.nn.Module, given: Any) -> None:
+        own = (self._places.get(each) for each in layer.parameters(recurse=False))
+        needed = [self._order.index(bucket) for bucket in own if bucket is not None]
+        if needed:
+            self._need(min(needed))
+            self._gather(min(needed) - 1)
+
+    def gather_all(self) -> None:
+        """Let all parameters be there."""
+        if self._there:
+            self._need(0)
+
+    def _need(self, first: int) -> None:
+        """Let what follows have the parameters of buckets from `first` on."""
+        self._gather(first)
+        if self._order[first].there is not None:
+            torch.cuda.current_stream().wait_event(self._order[first].there)
+        if first < self._there:
+            self.plans.wait()
+            self._there = first
+
+    def _gather(self, first: int) -> None:
+        """Begin to gather the buckets from `first` on that have not begun."""
+        while self._left > max(first, 0):
+            self._left -= 1
+            bucket = self._order[self._left]
+            with self._beside():
+                self.plans.queue(bucket.flat.plan.gather, bucket.flat.sent[1])
+            bucket.there = self._streams[0].record_event() if self._streams else None
 
     def forget(self) -> None:
         """Begin no more buckets."""
@@ -182,12 +232,14 @@ class Turns:
                 "the last one be in no_sync()"
             )
         bucket.missing.remove(parameter)
+        self.gather_all()
         with self._beside():
             while self._next < len(self._order) and not self._order[self._next].missing:
                 self._begin(self._order[self._next].flat.plan.start)
 
     def end(self, flats: list[Flat]) -> None:
         """Begin the rest, and end the step."""
+        self.gather_all()
         with self._beside():
             rest = [bucket.flat for bucket in self._order[self._next :]]
             for k, flat in enumerate(rest):
@@ -195,12 +247,13 @@ class Turns:
             for flat in flats:
                 if flat not in rest:
                     self.plans.queue(flat.plan, *flat.sent)
-        self._next = 0
+        self._next, self._left = 0, len(self._order) if self.later else 0
+        self._there = self._left
         if self.cap is not None:
             for bucket in self._order:
                 bucket.missing.update(bucket.members)
-        if self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
+        for stream in self._streams:
+            torch.cuda.current_stream().wait_stream(stream)
         self.plans.wait()
 
     def _begin(self, call: Any) -> None:
@@ -214,12 +267,14 @@ class Turns:
 
     @contextmanager
     def _beside(self) -> Iterator[None]:
-        """On GPUs what is queued in this block is on the second stream, if there is one."""
-        if self._stream is None:
+        """On GPUs what is queued in this block is on a second stream, if anything overlaps."""
+        if not here().runtime.backend.on_gpu or (self.cap is None and not self.later):
             yield
             return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        if not self._streams:
+            self._streams.append(torch.cuda.Stream())
+        self._streams[0].wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._streams[0]):
             yield
 
 

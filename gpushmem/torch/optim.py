@@ -42,16 +42,22 @@ class ZeroAdamW(DividedOptimizer):
     with `clip` they do in `step`. So set rules before `backward`, and let all calls of it but the
     last one before `step` be in `no_sync`. On GPUs no other kernels that wait for PEs (tensor
     parallelism) may run in `backward` then: neither may find room on all of them.
+
+    With `overlap_param_gather`, a module that has the parameters, `step` updates this rank's part
+    of them alone; the others' come in the next forward pass, as Megatron-Core's option of this name
+    and FSDP have it: each layer waits for its bucket, while that of the layers behind it is on its
+    way. Before parameters are used in another way, as for a checkpoint, call `gather`.
     """
 
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2, *, clip: float | None = None,
-        bucket_cap_mb: float | None = None, group: Any = None,
+        bucket_cap_mb: float | None = None, overlap_param_gather: torch.nn.Module | None = None,
+        group: Any = None,
     ) -> None:  # fmt: skip
         self._clip = clip
         rules = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, rules, bucket_cap_mb, group)
+        super().__init__(params, rules, bucket_cap_mb, overlap_param_gather, group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with rules of their own; raises `ArgumentError` if there is `clip`."""
@@ -70,6 +76,7 @@ class ZeroAdamW(DividedOptimizer):
             at += sizes[-1]
         rules = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
         options = {"size": at, "dtype": dtype, "buckets": tuple(sizes), "clip": self._clip, **rules}
+        options["overlap_param_gather"] = self._turns.later
         return self._turns.plans.make(ZeroAdam, options), starts
 
     @property
@@ -92,7 +99,8 @@ class ZeroMuon(DividedOptimizer):
         self, params: Any, lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
         nesterov: bool = True, ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
         eps: float = 1e-7, ns_steps: int = 5, adjust_lr_fn: str | None = None, *,
-        product_dtype: str = "bfloat16", bucket_cap_mb: float | None = None, group: Any = None,
+        product_dtype: str = "bfloat16", bucket_cap_mb: float | None = None,
+        overlap_param_gather: torch.nn.Module | None = None, group: Any = None,
     ) -> None:  # fmt: skip
         self._products = product_dtype
         rules = {
@@ -100,12 +108,12 @@ class ZeroMuon(DividedOptimizer):
             "ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps,
             "adjust_lr_fn": adjust_lr_fn,
         }  # fmt: skip
-        super().__init__(params, rules, bucket_cap_mb, group)
+        super().__init__(params, rules, bucket_cap_mb, overlap_param_gather, group)
 
     def _plan(self, group: dict[str, Any], buckets: list[list[Tensor]], dtype: str) -> Any:
         shapes = [tuple(each.shape) for bucket in buckets for each in bucket]
         options = {"shapes": shapes, "dtype": dtype, "buckets": tuple(map(len, buckets))}
         options |= {name.removeprefix("ns_"): group[name] for name in self.defaults}
-        options["product_dtype"] = self._products
-        plan = self._turns.plans.make(Muon, options)
+        later = {"product_dtype": self._products, "overlap_param_gather": self._turns.later}
+        plan = self._turns.plans.make(Muon, options | later)
         return plan, plan.starts

@@ -51,7 +51,7 @@ def trained(module, optimizer, steps, mine, clip=None):
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("cap", [None, 3e-5])  # MiB: 8 numbers
 def test_steps_are_those_of_one_process(run_pes, tmp_path, clip, cap):
-    """Also after a checkpoint."""
+    """Also after a checkpoint; and, in buckets, with parameters that come with the next pass."""
 
     def body():
         with world(tmp_path) as me:
@@ -59,18 +59,24 @@ def test_steps_are_those_of_one_process(run_pes, tmp_path, clip, cap):
 
             mine, rules, several = slice(me, None, 2), {"lr": 0.05}, clip is None
             options = {"clip": clip, "bucket_cap_mb": cap, **rules}
-            alone, ours = model(), model()
+            alone, ours, again = model(), model(), model()
+            later = [{"overlap_param_gather": each if cap else None} for each in (ours, again)]
             plain = torch.optim.AdamW(groups(alone, several), **rules)
-            optimizer = ZeroAdamW(groups(ours, several), **options)
+            optimizer = ZeroAdamW(groups(ours, several), **options, **later[0])
             norm = trained(alone, plain, range(6), slice(None), clip)
             trained(ours, optimizer, range(4), mine)
+            optimizer.gather()
             kept, weights = optimizer.state_dict(), ours.state_dict()
-            again = model()
             again.load_state_dict(weights)
             optimizer.free()
-            optimizer = ZeroAdamW(groups(again, several), **options)
+            optimizer = ZeroAdamW(groups(again, several), **options, **later[1])
             optimizer.load_state_dict(kept)
             trained(again, optimizer, range(4, 6), mine)
+            turns, seen = optimizer._turns, []
+            for layer in again[::2]:
+                layer.register_forward_hook(lambda *_: seen.append((turns._left, turns._there)))
+            again(batch(0)[0])
+            assert seen == ([(0, 1), (0, 0)] if cap else [(0, 0)] * 2)  # the last one is on its way
             found = sum(flat.plan.buckets for flat in optimizer._flats)
             assert found == (3 if cap else 1 + several)
             for wanted, got in zip(alone.parameters(), again.parameters(), strict=True):
@@ -157,7 +163,8 @@ def test_muon_is_pytorchs(run_pes, tmp_path, monkeypatch, rules, products, off):
             wanted = [torch.nn.Parameter(each.detach().clone()) for each in ours]
             options = {"lr": 0.05, "weight_decay": 0.3, **rules}
             plain = torch.optim.Muon(wanted, **options)
-            optimizer = ZeroMuon(ours, product_dtype=products, bucket_cap_mb=1e-3, **options)
+            options |= {"bucket_cap_mb": 1e-3, "overlap_param_gather": torch.nn.ParameterList(ours)}
+            optimizer = ZeroMuon(ours, product_dtype=products, **options)
             (flat,) = optimizer._flats
             assert flat.plan.buckets == 3
             assert set(flat.plan.owners) == {0, 1}
@@ -173,6 +180,7 @@ def test_muon_is_pytorchs(run_pes, tmp_path, monkeypatch, rules, products, off):
                     each.grad = sum(both) / 2
                 before = [each.detach().clone() for each in ours]
                 optimizer.step()
+                optimizer.gather()
                 optimizer.zero_grad()
                 plain.step()
                 for x, y, old in zip(ours, wanted, before, strict=True):

@@ -136,13 +136,17 @@ def collective(which, of_x, of_out):
     return make
 
 
-def zero(clip):
+def zero(clip, later=False):
     """Gradients of so many bytes."""
 
     def make(dtype, nbytes):
         size = count(dtype, nbytes)
-        plan = k.ZeroAdam(size=size, dtype=dtype, clip=clip, team=OnPaper(0))
-        plan(empty(dtype, size), empty(dtype, size))
+        options = {"clip": clip, "overlap_param_gather": later}
+        plan = k.ZeroAdam(size=size, dtype=dtype, team=OnPaper(0), **options)
+        parameters = empty(dtype, size)
+        plan(empty(dtype, size), parameters)
+        if later:
+            plan.gather(parameters)
         return plan
 
     return make
@@ -430,6 +434,7 @@ CASES = {
     "Broadcast": Case(broadcast),
     "ZeroAdam": Case(zero(None)),
     "ZeroAdam clipped": Case(zero(1.0)),
+    "ZeroAdam gathered later": Case(zero(None, later=True)),
     "ZeroMuon": Case(muon, ONE),
     **{
         f"{which.__name__} {rows}": Case(product(which, rows), ONE)
