@@ -16,6 +16,10 @@ it. What a PE sends, of S bytes an item, with B blocks:
     bytes       S for each entry of x, and each PE that needs it
     messages    B for each friend, empty ones among them
 
+Where no GPU multiplies there is nothing to hide the way behind, and a second pass over rows costs
+more than a copy of x: if many rows need entries of others, a PE is its own friend, gives itself its
+part of x, behind the halo, and when all has come multiplies all columns at once.
+
 **Order.** Entries are followed by the signal of their block, and who multiplies waits for those of
 all blocks of all friends. To be a friend is mutual, and friends tell each other in every call, so
 the rule of `plan` holds: two sets of boxes suffice. Rows are a block's own, in both halves of a
@@ -42,6 +46,8 @@ __all__ = ["SpMV", "reference"]
 
 DTYPES = "float32", "float64"
 ASKED = 4096  # entries of x that a PE asks another one for at once
+MANY = 8  # if one of so many rows needs entries of others, all is multiplied at once on CPUs
+ONE, TWO, THREE = map(np.uint64, (1, 2, 3))
 
 
 @shmem.jit(device=True)
@@ -59,10 +65,19 @@ def give(x, wanted, packed, box, near, pe):
 
 
 @shmem.jit(device=True)
-def product_of_row(x, starts, columns, values, r, total):
-    for k in range(starts[r], starts[r + 1]):
-        total += values[np.uint64(k)] * x[columns[np.uint64(k)]]  # which needs no test for < 0
-    return total
+def product_of_row(x, starts, columns, values, r, zero):
+    """Entries of a row times x, in four sums: none waits for the one before."""
+    first, last = starts[r], starts[r + 1]
+    a = b = c = d = zero
+    for k in range(first, last - 3, 4):
+        i = np.uint64(k)  # which needs no test for < 0
+        a += values[i] * x[columns[i]]
+        b += values[i + ONE] * x[columns[i + ONE]]
+        c += values[i + TWO] * x[columns[i + TWO]]
+        d += values[i + THREE] * x[columns[i + THREE]]
+    for k in range(last - (last - first) % 4, last):
+        a += values[np.uint64(k)] * x[columns[np.uint64(k)]]
+    return (a + b) + (c + d)
 
 
 @shmem.jit(collective=True)
@@ -72,6 +87,7 @@ def multiply(
 ):  # fmt: skip
     """Own columns: `starts` (m + 1,), `columns` and `values`; others' of `rows` (k,): `far_...`.
 
+    If `starts` has one element, all columns are among the others, and `rows` has all rows.
     `first_rows` (blocks + 1,): which of `rows` are a block's. PE q gets the entries `wanted` from
     `wanted_from[q]` to `[q + 1]`, at `places[q]` of its box; `friends` (any,) are numbers of the
     team. `inbox` (SLOTS, any), `arrived` (SLOTS, n, blocks).
@@ -96,7 +112,8 @@ def multiply(
         for k in range(t, friends.size, threads):
             shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, member(team, friends[k]))
     first, last = part_of(y.size, blocks, b)
-    for r in range(first + t, last, threads):
+    apart = starts.size > 1
+    for r in range(first + t, last if apart else first, threads):
         y[r] = product_of_row(x, starts, columns, values, r, zero)
     for k in range(t, friends.size * blocks, threads):
         arrives = arrived[slot, friends[k // blocks], k % blocks :]
@@ -104,7 +121,8 @@ def multiply(
     cuda.syncthreads()
     halo = inbox[slot]
     for k in range(first_rows[b] + t, first_rows[b + 1], threads):
-        y[rows[k]] += product_of_row(halo, far_starts, far_columns, far_values, k, zero)
+        own = y[rows[k]] if apart else zero
+        y[rows[k]] = own + product_of_row(halo, far_starts, far_columns, far_values, k, zero)
     end(epochs)
 
 
@@ -150,11 +168,11 @@ class SpMV(Plan):
     `matrix` has this PE's rows, those of PE 0 of the team come first, as SciPy's `csr_array`: NumPy
     arrays `indptr` (rows + 1,), `indices` and `data`, float32 or float64; columns are those of the
     whole matrix. `x` (size,) has this PE's part of the vector, by default of as many elements as it
-    has rows; `out` (rows,) gets its part of the product. Own columns are added up first, in their
-    order, then the others.
+    has rows; `out` (rows,) gets its part of the product. On CPUs, where many rows have columns of
+    others, the plan has room for `x` on the heap, twice.
     """
 
-    fills = True
+    fills, at_once = True, False
 
     def __init__(
         self, matrix: Any, *, size: int | None = None, team: Any = shmem.TEAM_WORLD,
@@ -168,8 +186,7 @@ class SpMV(Plan):
         super().__init__(team, blocks=blocks, threads=threads)
         self.size, self._shape = rows if size is None else size, (rows,)
         self._needs = needs(self, self.size, columns)
-        self._wanted = self._ask()
-        self._friends = self._find_friends()
+        self._wanted, self._friends = self._ask(), self._find_friends()
         self._workspace = self._make_workspace(starts, columns, data)
 
     def _check(self, starts: Any, columns: Any, data: Any) -> None:
@@ -199,24 +216,35 @@ class SpMV(Plan):
         return order[(table[order, me] + table[me, order]) > 0]
 
     def _make_workspace(self, starts: Any, columns: Any, data: Any) -> tuple[Any, ...]:
-        _, first, needed, _, table = self._needs
+        ends, first, needed, _, table = self._needs
         mine, me = (columns >= first) & (columns < first + self.size), self.my_pe
         row_of = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        rows, far_rows = np.unique(row_of[~mine]), row_of[~mine]
+        places = np.where(mine, columns - first, np.searchsorted(needed, columns))
+        room, friends, counts = table.sum(axis=1), self._friends, table[:, me].copy()
+        from_, wanted = (np.cumsum(table, axis=1) - table)[:, me].copy(), self._wanted
+        rows = np.unique(row_of[~mine])
+        if not self.tuning.multiprocessors:
+            room += np.diff(ends, prepend=0)
+            self.at_once = MANY * len(rows) > len(starts) - 1
+        if self.at_once:
+            places += np.where(mine, len(needed), 0)
+            mine, rows = np.zeros_like(mine), np.arange(len(starts) - 1)
+            counts[me], from_[me], friends = self.size, len(needed), np.append(friends, me)
+            wanted = np.insert(wanted, counts[:me].sum(), np.arange(self.size))
+        own_starts = np.searchsorted(row_of[mine], np.arange(1 if self.at_once else len(starts)))
+        far_rows = row_of[~mine]
         bounds = [part_of(self._shape[0], self.blocks, b)[0] for b in range(self.blocks)]
-        packed = self.sendable(shmem.to_device(np.zeros(self._wanted.size, self.dtype)))
+        packed = self.sendable(shmem.to_device(np.zeros(wanted.size, self.dtype)))
         arrays = (
-            np.searchsorted(row_of[mine], np.arange(len(starts))),
-            (columns[mine] - first).astype("uint32"), data[mine], rows,
+            own_starts, places[mine].astype("uint32"), data[mine], rows,
             np.append(np.searchsorted(rows, bounds), len(rows)),
             np.append(np.searchsorted(far_rows, rows), len(far_rows)),
-            np.searchsorted(needed, columns[~mine]).astype("uint32"), data[~mine], self._friends,
-            self._wanted.astype("uint32"), np.append(0, np.cumsum(table[:, me])),
-            (np.cumsum(table, axis=1) - table)[:, me].copy(),
+            places[~mine].astype("uint32"), data[~mine], friends, wanted.astype("uint32"),
+            np.append(0, np.cumsum(counts)), from_,
         )  # fmt: skip
         return (
             *map(shmem.to_device, arrays), packed, self.dtype.type(0),
-            self.boxes(int(table.sum(axis=1).max()), dtype=self.dtype),
+            self.boxes(int(room.max()), dtype=self.dtype),
             self.signals(self.n_pes, self.blocks), self.reachable,
         )  # fmt: skip
 

@@ -64,7 +64,7 @@ def fused(case):
 
 
 def phases(case):
-    """Pack, exchange, own columns, those of others."""
+    """Pack, exchange, own columns, those of others; or copy x behind those, and all columns."""
     from gpushmem.kernels import AllToAllV, Plan, end
     from gpushmem.kernels.spmv import give, product_of_row
     from numba import cuda
@@ -88,16 +88,29 @@ def phases(case):
             y[rows[k]] += product_of_row(x, starts, columns, values, k, 0.0)
         end(epochs)
 
+    @shmem.jit
+    def copied(x, out, team, epochs):
+        shmem.copy_block(out, x)
+        end(epochs)
+
     whole, x, out = made(case)
     starts, columns, values, rows, _, *far = whole._workspace[:8]
-    wanted, plan, table = whole._workspace[9], Plan(threads=whole.threads), whole._needs.table
-    sent, counts = (shmem.to_device(np.zeros(wanted.size)), table[:, shmem.my_pe()].copy())
-    halo = shmem.to_device(np.zeros(table[shmem.my_pe()].sum()))
+    plan, table, me = Plan(threads=whole.threads), whole._needs.table, shmem.my_pe()
+    wanted = shmem.to_device(whole._wanted.astype("uint32"))
+    sent, counts = shmem.to_device(np.zeros(wanted.size)), shmem.to_device(table[:, me].copy())
+    both = shmem.to_device(np.zeros(table[me].sum() + x.size))
+    halo, behind = both[: table[me].sum()], both[table[me].sum() :]
     exchange = AllToAllV(rows=int(table.max()), dtype="float64")
-    counts, received = shmem.to_device(counts), shmem.device_array(shmem.n_pes(), "int64")
-    return [
+    received = shmem.device_array(shmem.n_pes(), "int64")
+    exchanged = [
         ("pack", lambda: plan.launch(packed, 0, x, wanted, sent)),
         ("exchange", lambda: exchange(sent, counts, out=halo, received=received)),
+    ]
+    if whole.at_once:
+        product = lambda: plan.launch(own, 0, both, out, *far)  # noqa: E731
+        return [*exchanged, ("copy x", lambda: plan.launch(copied, 0, x, behind)), ("all", product)]
+    return [
+        *exchanged,
         ("own columns", lambda: plan.launch(own, 0, x, out, starts, columns, values)),
         ("others", lambda: plan.launch(others, 0, halo, out, rows, *far)),
     ]
