@@ -46,7 +46,7 @@ SLOW = {
         "test_too_few_passes_over_the_logs_are_told": "",
     },
     "check/test_corpus.py": {
-        "test_the_program_without_the_bug_is_accepted": "lock",
+        "test_the_program_without_the_bug_is_accepted": "lock tile_is_copied",
         "test_other_backends_and_machines_are_refused": "",
         "test_the_bug_is_found_at_its_lines_and_nothing_else": (
             "box_written_again flag_of_one_gpu quiet_of_another two_streams "

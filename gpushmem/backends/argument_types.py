@@ -73,7 +73,7 @@ def check_types(op: Op, given: Given) -> None:
     _check_alike(op, [(name, typ) for name, typ in arrays if op.arrays[name].moved])
     for name in op.named(roles.LoadAccess):
         literal_access(op, given.get(name, "weak"))
-    if op.places:
+    if op.named(roles.VectorSize) or op.named(roles.Vector):
         _check_vector(op, given)
     for name in op.named(roles.Reduction):
         which, dtype = literal_reduction(op, given[name]), given["dst"].dtype

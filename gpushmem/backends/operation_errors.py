@@ -26,8 +26,9 @@ from gpushmem.ops import QP_DEFAULT
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
     TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
     BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW, CUT, TOO_FEW_UNITS,
-    BAD_ROW, NO_WEIGHT, OTHER_ROWS, UNSHARED,
-) = range(2, 44)  # fmt: skip
+    BAD_ROW, NO_WEIGHT, OTHER_ROWS, UNSHARED, NO_MBARRIER, BAD_COUNT, BAD_PARITY, NOT_BULK,
+    TOO_MANY, TOO_MUCH,
+) = range(2, 50)  # fmt: skip
 
 Text = str | Callable[..., str]
 
@@ -160,6 +161,30 @@ FAULTS: dict[int, tuple[type[ShmemError], Text]] = {
         ArgumentError,
         "dst, {1} bytes at {0:#x}, is not in the block's shared memory: give a part of an array of "
         "cuda.shared.array",
+    ),
+    NO_MBARRIER: (
+        ArgumentError,
+        "the mbarrier at {0:#x} is not in the block's shared memory: give an array of "
+        "cuda.shared.array, of uint64",
+    ),
+    BAD_COUNT: (ArgumentError, "an mbarrier has 1 to {1} arrivals a phase, not {0}"),
+    BAD_PARITY: (ArgumentError, "the parity of a phase is 0 or 1, not {0}"),
+    NOT_BULK: (
+        ArgumentError,
+        "{0} bytes cannot be copied in bulk: a copy has a multiple of 16 bytes, 16 at least; copy "
+        "the rest by copy_async, or by loads and stores",
+    ),
+    TOO_MANY: (
+        KernelError,
+        "all {0} arrivals of the phase have come, which still waits for {1} bytes: an arrival more "
+        "is undefined on GPUs. Call mbarrier_init with the number of arrivals, and mbarrier_wait "
+        "before the arrivals of the next phase",
+    ),
+    TOO_MUCH: (
+        KernelError,
+        "{0} bytes are copied or expected in the phase, which then waits for {1}: at most {2} may "
+        "be missing, and when all have arrived none may be left over. Give "
+        "mbarrier_arrive_and_expect_tx the bytes of all copies of the phase",
     ),
     MISPLACED: (
         ArgumentError,

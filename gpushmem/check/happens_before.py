@@ -33,6 +33,7 @@ from gpushmem.check.conditions import Write
 from gpushmem.check.history import Atomic, Divergence, Earlier, History, Observer, Turn
 from gpushmem.check.launches import OF_SYSTEM, Launch
 from gpushmem.check.log import CALL_OF_WARP, Record, Trace, as_records
+from gpushmem.check.mbarriers import Mbarriers
 from gpushmem.check.pe_memory import CELL, Pe, ends_of_units, looked_at, refused, unheard
 from gpushmem.check.synchronization import HOW, Update
 from gpushmem.check.turns import CHANGES_NOTHING, changes_nothing
@@ -49,7 +50,7 @@ from gpushmem.check.vector_clock import (
     Clock,
 )
 from gpushmem.ops.roles import FromMembers, ToMembers
-from gpushmem.ops.row import COPY, DATA, READS, RETURN, SIGNAL, WORDS
+from gpushmem.ops.row import BULK, COPY, DATA, READS, RETURN, SIGNAL, WORDS
 from gpushmem.progress import watched
 from gpushmem.simt.observe import ADD, AND, CAS, OR, OTHER, SET, STORE
 
@@ -65,6 +66,7 @@ WITH_UNITS = [
     number for number, op in enumerate(ROWS)
     if any(effect.kind in WORDS for effect in op.facts.effects)
 ]  # fmt: skip
+LATE = COPY, BULK  # completions of copies to shared memory
 WAITS = [number for number, op in enumerate(ROWS) if op.waits]
 AT_ONCE = 1 << 13  # events that are read together
 PASSES = 64  # at most, until waits order nothing new
@@ -161,8 +163,10 @@ class _Replay:
             pe.reset()
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
         self._sent: dict[Any, Clock] = {}  # messages between hosts
-        # Of each thread the groups of asynchronous copies, the last one open.
+        # Of each thread the groups of asynchronous copies, the last one open; of each launch those
+        # in bulk.
         self._copies: dict[Any, list[list[Call]]] = defaultdict(lambda: [[]])
+        self._mbarriers = Mbarriers()
         self._collect = collect
         if collect:
             self.history.forget()
@@ -193,7 +197,7 @@ class _Replay:
         if made not in self._repeated:
             self._repeated.add(made)
             return True
-        if access.op is not None and access.op.facts.completion == COPY:
+        if access.op is not None and access.op.facts.completion in LATE:
             return True  # each is complete at another time
         lows, ends = self._plain.get(access.space, ((), ()))
         near = bisect(ends, access.low) < bisect_left(lows, access.end)
@@ -457,8 +461,9 @@ class _Replay:
     def _copy_late(self, call: Call, clock: Clock) -> None:
         """Note an asynchronous copy, or the end of a group; or know that some are over."""
         facts, who = call.op.facts, call.who()
-        if facts.completion == COPY:
-            self._copies[who][-1].append(call)
+        if facts.completion in LATE:
+            of_group = who if facts.completion == COPY else (*who[:2], BULK)
+            self._copies[of_group][-1].append(call)
         elif facts.orders == "commit":
             self._copies[who].append([])
         elif facts.orders == "copies":
@@ -496,7 +501,7 @@ class _Replay:
             for one in call.each:
                 one.mark(clock, READ)
         fetches = op.returns.dtype is not None
-        local = facts.meets or op.waits or (call.each[0].pe < 0 and completion != COPY)
+        local = facts.meets or op.waits or (call.each[0].pe < 0 and completion not in LATE)
         returned = completion is not None and completion.data == RETURN
         if call.effects and (local or fetches or returned):
             call.mark(clock, DONE)
@@ -504,6 +509,9 @@ class _Replay:
             launch = pe.launches[record.launch]
             threads = range(*threads_of(launch, call, record.thread))
             launch.acquire(threads, record.clock)
+        if "bars" in op.arrays:
+            (bars,) = (one for one in call.effects if one.effect.array == "bars")
+            self._mbarriers.returned(pe.place(bars.address, record.launch), call, clock)
         self._spread(pe, record, call, clock)
 
     def _had_turn(self, pe: Pe, call: Call, words: list[int]) -> None:

@@ -119,7 +119,8 @@ CHANGES_NOTHING = {
     "atomic_compare_swap": ("cond", "!="), "atomic_swap": ("value", "=="),
     "atomic_fetch_or": ("value", "|"), "atomic_fetch_and": ("value", "&"),
 }  # fmt: skip
-COMPARED = "cmp", "cond", "op", "n"  # arguments of which an operation has one at most, if a number
+# Arguments of which an operation has one at most, if a number.
+COMPARED = "cmp", "cond", "op", "n", "count", "nbytes", "parity"
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
 

@@ -17,7 +17,7 @@ from gpushmem.check.races import Race
 from gpushmem.check.synchronization import Update
 from gpushmem.check.vector_clock import CALLED, Clock
 from gpushmem.ops import QP_ANY, QP_DEFAULT
-from gpushmem.ops.row import COPY, RETURN, THREAD
+from gpushmem.ops.row import BULK, COPY, RETURN, THREAD
 
 __all__ = ["RaceProblem", "race_problems"]
 
@@ -69,7 +69,7 @@ class RaceProblem(Problem):
         if self._half_ordered():
             if not a.writes:
                 return f"the source of {name} is changed before it has been read"
-            if a.op and a.op.plain in ("get", "copy_async"):
+            if a.op and a.op.plain in ("get", "copy_async", "copy_bulk"):
                 return f"what {name} fetches is used before it has arrived"
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
         if a.atomic and b.atomic and a.too_narrow_for(b):
@@ -109,6 +109,12 @@ class RaceProblem(Problem):
 
     def cure(self) -> str:
         """What is missing."""
+        first = self.first.op
+        if first is not None and first.facts.completion == BULK:
+            return (
+                "missing: mbarrier_wait, before the other access for the phase in which copy_bulk "
+                "completes, or before copy_bulk for one in which the other thread has arrived"
+            )
         half = self.kind() == "ordering"
         return f"missing: {self._missing_order() if half else self._missing_sync()}"
 

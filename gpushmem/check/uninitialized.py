@@ -46,6 +46,9 @@ COMPUTE = (
     "gemm",
     "gemm_batched",
     "gemm_scaled",
+    "mbarrier_arrive",
+    "mbarrier_arrive_and_expect_tx",
+    "mbarrier_wait",
 )  # other operations copy
 
 

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 
 __all__ = [
-    "CALLED", "DEFAULT_QPS", "DONE", "EARLIER", "ENDED", "NONE", "OUT", "READ", "SENT", "UNITS",
-    "UPDATED", "Bit", "Bits", "Clock", "Masks", "fenced_on", "is_fenced", "qps_in",
+    "CALLED", "DEFAULT_QPS", "DONE", "EARLIER", "ENDED", "NONE", "OUT", "PHASES", "READ", "SENT",
+    "UNITS", "UPDATED", "Bit", "Bits", "Clock", "Masks", "fenced_on", "is_fenced", "qps_in",
 ]  # fmt: skip
 
-# What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
-CALLED, READ, DONE, FENCED, ENDED, UPDATED, BEFORE, UNITS = range(8)
+# What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda;
+# the call that has made an mbarrier)
+CALLED, READ, DONE, FENCED, ENDED, UPDATED, BEFORE, UNITS, PHASES = range(9)
 # What ends a key of `Clock.times`: of what was stored to other PEs' memory, and has arrived there,
 # or has been fenced (for what arrives before what is written to one PE see `_to`); of loads, and of
 # stores that another PE need not see, but may overwrite.

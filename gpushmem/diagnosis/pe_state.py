@@ -6,6 +6,7 @@ of all PEs. Making one stops nothing: of a PE that moves on meanwhile it may sho
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -29,12 +30,20 @@ from gpushmem.simt.waits import LANE_MEETING, MEETING, POLLING, Wait, running, u
 from gpushmem.source_lines import line_at, line_of, user_frame
 from gpushmem.waiting_threads import Parked, acts_for, hosts, parked
 
-__all__ = ["CALL", "MEMBER", "Accountant", "Waiting"]
+__all__ = [
+    "BYTES", "CALL", "COUNT", "MEMBER", "MISSING", "MOST_ARRIVALS", "PHASE", "Accountant",
+    "Waiting",
+]  # fmt: skip
 
 LAUNCHER = str(Path(__file__).parents[1] / "start")
 MOST = 50  # waits in an account; the rest is counted
 CALL = -17  # it waits in call `wanted` of the team whose record is at `address`
+PHASE = -18  # it waits for a phase of the mbarrier at `address`: see COUNT
 MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
+# The word of an mbarrier: bit 0 is the parity of the phase that goes on; from these bits on it has
+# the arrivals of a phase, those that this one lacks, and the bytes, a signed number.
+COUNT, MISSING, BYTES = 1, 21, 41
+MOST_ARRIVALS = (1 << MISSING - COUNT) - 1  # and bytes: PTX ISA, "mbarrier"
 
 
 class Waiting(NamedTuple):
@@ -124,8 +133,10 @@ class Accountant:
     def _condition(self, wait: Wait) -> dict[str, Any]:
         """What ends the wait, by its kind."""
         if wait.compare == MEETING:
-            arrived, alive = _of_group(wait.address)
-            return {"arrived": max(arrived, 0), "wanted": alive}
+            group = _peek(wait.address, GROUP)
+            return {"arrived": max(int(group["arrived"]), 0), "wanted": int(group["alive"])}
+        if wait.compare == PHASE:
+            return _of_mbarrier(int(_peek(wait.address, np.dtype([("v", "i8")]))["v"]))
         if wait.compare == LANE_MEETING:
             return {"lanes": wait.wanted}
         if wait.compare == MEMBER:
@@ -165,17 +176,19 @@ def _alike(found: list[Wait]) -> list[list[Wait]]:
     return list(groups.values())
 
 
-def _of_group(group: int) -> tuple[int, int]:
-    """How many threads have come, of how many, to a GROUP of a block that may be gone by now."""
-    data = bytearray(GROUP.itemsize)
-    try:
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
-            memory.seek(group)
-            memory.readinto(data)
-    except OSError:
-        return 0, 0
-    record = np.frombuffer(data, GROUP)[0]
-    return int(record["arrived"]), int(record["alive"])
+def _peek(address: int, dtype: np.dtype[Any]) -> Any:
+    """What is in memory of a block, which may be gone by now; zeros, then."""
+    data = bytearray(dtype.itemsize)
+    with contextlib.suppress(OSError), open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        memory.readinto(data)
+    return np.frombuffer(data, dtype)[0]
+
+
+def _of_mbarrier(word: int) -> dict[str, int]:
+    """How many have arrived, of how many, and the bytes that are still to be copied."""
+    count, missing = (word >> first & MOST_ARRIVALS for first in (COUNT, MISSING))
+    return {"arrivals": count - missing, "wanted": count, "bytes": word >> BYTES}
 
 
 def _number(address: int, width: int) -> int:

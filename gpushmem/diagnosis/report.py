@@ -158,6 +158,11 @@ def condition_of(wait: Account) -> str:
     what = wait["what"]
     if "arrived" in wait:
         return f"{what}: {wait['arrived']} of {wait['wanted']} threads have arrived"
+    if "arrivals" in wait:
+        return (
+            f"{what}: {wait['arrivals']} of {wait['wanted']} arrivals of the phase have come, "
+            f"{wait['bytes']} bytes are still to be copied"
+        )
     if "lanes" in wait:
         return f"{what} waits for the lanes of mask {wait['lanes']:#x}"
     if "for" in wait:

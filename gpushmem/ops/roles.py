@@ -221,6 +221,12 @@ class SharedTarget(Moved):
     """Memory that the threads of a block share, which is written."""
 
 
+class Barriers(Array):
+    """Shared memory in which each element is an mbarrier."""
+
+    layout, dtypes = "C", ("uint64",)
+
+
 class Words(Array):
     """Memory that the calling PE loads from and stores to, some elements at once."""
 

@@ -67,14 +67,15 @@ def updates(array: str, extent: str = "0", kind: str = ATOMIC) -> Effect:
     return Effect(UPDATES, array, extent, kind)
 
 
-RETURN, FLUSH, QUIET, COPIED = "return", "flush", "quiet", "copied"
+RETURN, FLUSH, QUIET, COPIED, PHASE = "return", "flush", "quiet", "copied", "phase"
 
 
 class Completion(NamedTuple):
     """When `src` may be changed again, and when `dst` has the data.
 
     On RETURN, after FLUSH, which completes sources only, or after QUIET, which completes both; of
-    copies to shared memory when they have been COPIED, which the thread that began them waits for.
+    copies to shared memory when they have been COPIED, which the thread that began them waits for,
+    or when a PHASE of an mbarrier is complete, which any thread of the block waits for.
     """
 
     source: str
@@ -82,12 +83,13 @@ class Completion(NamedTuple):
 
 
 PUT, GET = Completion(RETURN, QUIET), Completion(RETURN, RETURN)
-COPY = Completion(COPIED, COPIED)
+COPY, BULK = Completion(COPIED, COPIED), Completion(PHASE, PHASE)
 NONBLOCKING = {PUT: Completion(FLUSH, QUIET), GET: Completion(QUIET, QUIET)}
 COMPLETIONS = {
     PUT: "On return `src` may be changed; the data has arrived after `quiet`.",
     GET: "On return `dst` has the data.",
     COPY: "Until `copy_async_wait` do not change `src`, nor read or write `dst`.",
+    BULK: "Until `mbarrier_wait` for the phase do not change `src`, nor read or write `dst`.",
     NONBLOCKING[PUT]: "Non-blocking: do not change `src` until `flush` or `quiet`; the data has "
     "arrived after `quiet`.",
     NONBLOCKING[GET]: "Non-blocking: until `quiet` do not change `src`, nor read `dst`.",
@@ -120,7 +122,8 @@ class Facts(NamedTuple):
     parameter that the call `waits_for`, "" if it waits for no memory; whether it `meets`: all
     members of its team have to call, or all PEs if it has none; what it `orders`: "fence", "flush"
     and "quiet", which complete sources and all, "barrier", a quiet of all members, "" if nothing;
-    of copies to shared memory, "commit", the end of a group, and "copies", which completes groups.
+    of copies to shared memory, "commit", the end of a group, and "copies", which completes groups;
+    of mbarriers, "arrival", and "phase", which waits until one is complete.
     """
 
     effects: tuple[Effect, ...] = ()

@@ -19,6 +19,7 @@ SAMPLE = {
     "waits_for_another_block", "event_of_numba_cuda",
     "neighbours_in_a_grid", "fence_of_one_queue_pair", "quiet_of_another_queue_pair",
     "threadfence_of_the_gpu", "flag_again", "last_tile_is_not_waited_for",
+    "tile_is_copied_to_again_while_it_is_read",
 }  # fmt: skip
 # On nvshmem-cpu kernels that wait are cooperative launches, as on GPUs: all blocks are there.
 ACCEPTED = {"nvshmem-cpu": {"waits_for_another_block"}}.get(BACKEND, set())

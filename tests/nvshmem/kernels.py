@@ -30,6 +30,10 @@ INTS = [
     "flag",
     "i",
     "j",
+    "k",
+    "count",
+    "nbytes",
+    "parity",
 ]
 UNITS = RemoteUnits, OwnUnits
 WRITTEN = {"name": '"a"', "n": "1", "access": '"relaxed.sys"'}  # literals
@@ -37,7 +41,10 @@ LOCAL = ("reduce_rows", "reduce_local", "reduce_ll", "reduce_ll128")
 OWN = (  # call none of NVSHMEM's
     *LOCAL, "gemm", "ask_smem", "trace_range_start", "trace_range_end", "copy", "copy_rows",
     "sum_rows", "load_vector", "store_vector", "copy_async", "copy_async_commit", "copy_async_wait",
+    "mbarrier_init", "mbarrier_arrive", "mbarrier_arrive_and_expect_tx", "mbarrier_wait",
+    "copy_bulk",
 )  # fmt: skip
+NEEDS_TMA = "mbarrier_arrive_and_expect_tx", "copy_bulk"  # compute capability 9.0
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
 
@@ -115,7 +122,7 @@ def kernel_of(op, dtype="", which=None, timeout=False):
 def _type(op, name, element):
     if name in INTS:
         return types.int64
-    if name == "signal":
+    if name in ("signal", "bars"):
         return array_of(types.uint64)
     if name == "weights":
         return array_of(types.float32)

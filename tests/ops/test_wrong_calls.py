@@ -27,6 +27,8 @@ SAMPLE = (
     "load_vector",
     "copy_async",
     "copy_async_wait",
+    "mbarrier_wait",
+    "copy_bulk",
 )
 LONGEST = 400  # characters
 
@@ -63,7 +65,7 @@ def kinds_of(op):
             vector = name == "indices" or (name == "value" and parameter.annotation == "Array")
             right, wrong = VECTOR if vector else KINDS[parameter.annotation]
             right = OTHERS.get(name, right)
-            if name == "signal":
+            if name in ("signal", "bars"):
                 right, wrong = array(types.uint64), (*wrong, WORDS)
             elif op.base == "gemm" and isinstance(right, types.Array):
                 right, wrong = array(types.float32, 2), (*wrong, NUMBERS)

@@ -57,6 +57,8 @@ def test_what_a_get_writes_to_symmetric_memory_is_loaded(run_cli, way):
         "copied_to_a_peer all",
         "flag_by_a_vector",
         "copy_without_a_wait",
+        "bulk_without_a_wait",
+        "quiet_after_an_mbarrier",
     ],
 )
 def test_what_a_fence_or_quiet_orders_is_late_without(run_cli, program):

@@ -27,6 +27,7 @@ from gpushmem.backends.cpu.operations import (
     collectives,
     combining,
     ll,
+    mbarriers,
     smem,
     trace_ranges,
     vectors,
@@ -214,7 +215,7 @@ BODIES = {
         gemm, copy_rows, sum_rows,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | vectors.BODIES | {
-    **ll.BODIES, **async_copies.BODIES, "peer_array": peer_array
+    **ll.BODIES, **async_copies.BODIES, **mbarriers.BODIES, "peer_array": peer_array
 }  # fmt: skip
 
 # Of these there is one for each value of `op`.
@@ -235,7 +236,8 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     ours = not any(is_users(generate.__module__) for generate in observing)
     label = " ".join(["cpu", op.name, which, *(generate.__module__ for generate in observing)])
     # A wait is over for all threads that wait for the same at once.
-    together: Any = ITSELF if op.plain in waits.BODIES else None
+    waits_alike = op.plain in waits.BODIES or op.facts.orders == "phase"
+    together: Any = ITSELF if waits_alike else None
 
     def made(function: Any, label: str = label) -> Any:
         return KeptDispatcher(function, label, together) if ours else device(function)

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from gpushmem.backends.cpu.operations import mbarriers as on_cpus
 from gpushmem.backends.cpu.operations import vectors
 from gpushmem.backends.cpu.operations.access import as_world
 from gpushmem.backends.cpu.sync.world import WORLD
@@ -23,6 +24,7 @@ from gpushmem.backends.nvshmem.operations import (
     composed,
     ll,
     ll128,
+    mbarriers,
     multicast,
     multimem,
     ordering,
@@ -103,6 +105,8 @@ def install() -> None:
         INTRINSICS[text] = partial(_copy, nbytes)
     for text in accesses.COMMIT, *map(accesses.WAIT.format, range(Groups.most + 1)):
         INTRINSICS[text] = lambda builder: None  # there is nothing to wait for
+    for what, function in ON_MBARRIERS.items():
+        INTRINSICS[mbarriers.TEXTS[what]] = partial(_on_mbarrier, function)
     for kind, _ in multicast.STORES.values():
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
     INTRINSICS[multicast.STORE_WORD] = lambda *never_called: None
@@ -166,6 +170,28 @@ def copy_now(target, source, nbytes):
 def _copy(nbytes: int, builder: Any, target: ir.Value, source: ir.Value) -> None:
     """An asynchronous copy, at once."""
     call_device(builder, copy_now, types.void(*[types.intp] * 3), [target, source, i64(nbytes)])
+
+
+@device
+def arrive(barrier):
+    on_cpus.arrive(barrier, 0)
+
+
+@device
+def copy(barrier, target, source, nbytes):
+    on_cpus.copy(target, source, nbytes, barrier)
+
+
+ON_MBARRIERS = {
+    "init": on_cpus.begin, "arrive": arrive, "expect": on_cpus.arrive, "copy": copy,
+    "wait": on_cpus.await_phase, "wait before TMA": on_cpus.await_phase,
+}  # fmt: skip
+
+
+def _on_mbarrier(function: Any, builder: Any, *given: ir.Value) -> None:
+    """What the cpu backend does, with its errors; the last argument may be a number of 32 bits."""
+    words = [builder.sext(value, i64) if value.type != i64 else value for value in given]
+    call_device(builder, function, types.void(*[types.intp] * len(words)), words)
 
 
 def _instruction(leaf: Leaf, builder: Any, *arguments: Any) -> Any:

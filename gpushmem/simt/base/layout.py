@@ -98,6 +98,7 @@ BLOCK = struct(
     ("met_by", "i8"),
     ("began", "i8"),  # when it became resident, in `ticks`, if there is a `block_ended`
     ("owed", "i8"),  # an embedder's own: the site of what must be undone before it ends; 0: nothing
+    ("late", "i8"),  # an embedder's own: a list of what it has begun; 0: of nothing
     ("counted", "i8"),  # the turn of a ring in which it was chosen, or not, ...
     ("goes", "i8"),  # ... to go on on another core
     # Of threads in lockstep, see `blocks`:

@@ -153,7 +153,7 @@ def admit(launch_address: int) -> None:
     if launch.seed != 0:
         poison(as_block(address).shared, launch.shared_bytes)
     as_block(address).phase = as_block(address).owed = 0
-    as_block(address).counted = 0
+    as_block(address).counted = as_block(address).late = 0
     if launch.block_ended != 0:
         as_block(address).began = ticks()
     launch.resident += 1

@@ -60,6 +60,8 @@ same test looks.
 `copy_async` is a `LDGSTS.E`, `LDGSTS.E.64` or `LDGSTS.E.BYPASS.128` for 4, 8 or 16 bytes; no data
 pass through registers. `copy_async_commit` is `LDGDEPBAR`, `copy_async_wait` `DEPBAR.LE`.
 
+`copy_bulk` is a `UBLKCP.S.G` behind a `FENCE.VIEW.ASYNC`; mbarriers are `SYNCS`.
+
 ## Rows
 
 """

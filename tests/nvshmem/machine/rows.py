@@ -6,7 +6,7 @@ PEs write, in a loop until they have.
 """
 
 from gpushmem.ops import roles
-from gpushmem.ops.row import ATOMIC, COPY, DATA, READS, SIGNAL, THREAD, UPDATES, WRITES
+from gpushmem.ops.row import ATOMIC, BULK, COPY, DATA, READS, SIGNAL, THREAD, UPDATES, WRITES
 from tests.nvshmem import kernels
 from tests.nvshmem.machine import questions, reader
 from tests.nvshmem.machine.questions import DIRTY, FENCED, NOTHING
@@ -55,7 +55,7 @@ def _gives_array(op):
 def wanted(op):
     """The names of what a row asks for, in `LOOKS`."""
     facts, names = op.facts, set()
-    effects = facts.effects
+    effects = [e for e in facts.effects if not issubclass(op.arrays[e.array], roles.Barriers)]
     kinds = {(effect.how, effect.kind) for effect in effects}
     one = bool(effects) and all(effect.extent == "0" for effect in effects)
     if one:
@@ -93,7 +93,7 @@ def _own(op):
 
 def _async(op):
     """Whether one instruction copies, which neither loads nor stores."""
-    return op.facts.completion == COPY
+    return op.facts.completion in (COPY, BULK)
 
 
 LOADED = "a strong load of the element, by the system"

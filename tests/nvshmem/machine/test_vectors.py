@@ -204,3 +204,62 @@ def test_an_asynchronous_copy_is_one_instruction(elsewhere):
     assert found[3:] == ["LDGDEPBAR", "LDGDEPBAR", "DEPBAR.LE"]
     assert not any(one.startswith("BPT") for one in opcodes)
     assert not any(one.startswith(("LDG.", "STS")) for one in opcodes)
+
+
+def bulk_tile(out, x, i, n):
+    tile, t = cuda.shared.array(1024, "float32", alignment=16), cuda.threadIdx.x
+    bars = cuda.shared.array(1, "uint64")
+    if t == 0:
+        shmem.mbarrier_init(bars, 0, cuda.blockDim.x)
+    cuda.syncthreads()
+    if t == 0:
+        shmem.mbarrier_arrive_and_expect_tx(bars, 0, 4 * n)
+        shmem.copy_bulk(tile, 0, x, i, n, bars, 0)
+    else:
+        shmem.mbarrier_arrive(bars, 0)
+    shmem.mbarrier_wait(bars, 0, 0)
+    out[t] = tile[1023 - t]
+
+
+def without_tma(out, i):
+    bars = cuda.shared.array(1, "uint64")
+    if cuda.threadIdx.x == 0:
+        shmem.mbarrier_init(bars, 0, cuda.blockDim.x)
+    cuda.syncthreads()
+    shmem.mbarrier_arrive(bars, 0)
+    shmem.mbarrier_wait(bars, 0, i)
+
+
+def bulk_copies(arch):
+    """The instructions of a kernel that counts copies in bulk, or of one that does not."""
+    from gpushmem.backends.nvshmem.compile import compiler
+
+    array, word = kernels.array_of(kernels.types.float32), kernels.types.int64
+    kernel, argtypes = bulk_tile, (array, array, word, word)
+    if arch == "sm_80":
+        kernel, argtypes = without_tma, (array, word)
+    compiled = compiler.compile_kernel(kernel, argtypes, {}, compiler.Arch.of(arch))
+    linked = compiler.link_all([compiled], "cubin").code
+    return [one.opcode for one in reader.sass(linked)[compiled.entry].code]
+
+
+OF_TMA = [
+    "SYNCS.EXCH.64", "SYNCS.ARRIVE.TRANS64", "FENCE.VIEW.ASYNC.G", "FENCE.VIEW.ASYNC.S",
+    "UBLKCP.S.G", "SYNCS.ARRIVE.TRANS64.A1T0", "SYNCS.PHASECHK.TRANS64.TRYWAIT",
+]  # fmt: skip
+SWEPT = [pytest.param(arch, marks=pytest.mark.sweep) for arch in ("sm_80", "sm_100")]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", *SWEPT])
+def test_mbarriers_and_copies_in_bulk_are_instructions(elsewhere, arch):
+    """One copy of any size, behind fences; before TMA an mbarrier is a word in shared memory."""
+    opcodes = elsewhere.submit(bulk_copies, arch).result()
+    if arch == "sm_80":
+        assert "ATOMS.ARRIVE.64" in opcodes
+        return
+    assert set(OF_TMA) <= set(opcodes)
+    assert opcodes.count("UBLKCP.S.G") == 1
+    before = opcodes[: opcodes.index("UBLKCP.S.G")]
+    expected = before.index("SYNCS.ARRIVE.TRANS64")
+    assert {"FENCE.VIEW.ASYNC.G", "FENCE.VIEW.ASYNC.S"} <= set(before[expected:])
+    assert not any(one.startswith(("LDG.", "STS")) for one in opcodes)

@@ -10,17 +10,23 @@ from gpushmem.simt.functions import device
 from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.thread import fail_if, launch_word, thread_word
 
-__all__ = ["BODIES", "check_piece", "piece_of"]
+__all__ = ["BODIES", "check_piece", "check_shared", "piece_of"]
 
 as_launch, as_thread = view(LAUNCH), view(THREAD)
 
 
 @device
-def check_piece(target, source, nbytes):
-    """Fail where a GPU would, and for memory that is not shared."""
+def check_shared(address, nbytes, fault):
+    """Fail for memory that the block does not share."""
     start = as_thread(thread_word()).shared
     end = start + as_launch(launch_word()).shared_bytes
-    fail_if(target < start or target + nbytes > end, UNSHARED, target, nbytes, 0, 0)
+    fail_if(address < start or address + nbytes > end, fault, address, nbytes, 0, 0)
+
+
+@device
+def check_piece(target, source, nbytes):
+    """Fail where a GPU would, and for memory that is not shared."""
+    check_shared(target, nbytes, UNSHARED)
     aligned(target, nbytes)
     aligned(source, nbytes)
 

@@ -20,6 +20,7 @@ from gpushmem.backends.cpu.operations import (
     collectives,
     combining,
     ll,
+    mbarriers,
     multicast,
     waits,
     weighing,
@@ -79,6 +80,7 @@ from gpushmem.native.structs import view
 from gpushmem.ops import QP_DEFAULT, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.functions import device, kept
+from gpushmem.simt.layout import BLOCK as BLOCK_RECORD
 from gpushmem.simt.layout import FIBER, GROUP, LAUNCH
 from gpushmem.simt.thread import (
     begin_wait,
@@ -96,11 +98,11 @@ __all__ = [
     "roll", "stored_to_peer", "weak",
 ]  # fmt: skip
 
-as_fiber, as_group, as_launch = view(FIBER), view(GROUP), view(LAUNCH)
+as_block, as_fiber, as_group, as_launch = map(view, (BLOCK_RECORD, FIBER, GROUP, LAUNCH))
 SCOPES = THREAD, WARP, BLOCK  # as `pending.commit` numbers them
 ROLLED = 16
-# A copy that a thread has begun, see `enlist`.
-COPY = np.dtype([(name, "i8") for name in ("next", "target", "source", "nbytes")])
+# A copy that a thread has begun, see `begun`.
+COPY = np.dtype([(name, "i8") for name in ("next", "target", "source", "nbytes", "barrier")])
 as_copy, COPY_BYTES = view(COPY), COPY.itemsize
 AHEAD = 2  # a group's `acted`: its call has been performed before all threads have arrived
 
@@ -510,18 +512,26 @@ def _iput(op: Op) -> Any:
     return iput
 
 
-# --- copies to shared memory: a thread's own list of those that are late, from FIBER.poll on, the
-# last one first; COPY.nbytes is 0 where a group ends. What nobody waits for is never performed.
+# --- copies to shared memory: lists of those that are late, the last one first. A thread's own is
+# from FIBER.poll on; COPY.nbytes is 0 where a group ends. Copies in bulk are in the block's, from
+# BLOCK.late on, each with its mbarrier. What nobody waits for is never performed.
+
+
+@device
+def begun(following, target, source, nbytes, barrier):
+    """A copy, before others in a list, or the end of a group."""
+    entry = malloc(COPY_BYTES)
+    it = as_copy(entry)
+    it.next, it.target, it.source, it.nbytes = following, target, source, nbytes
+    it.barrier = barrier
+    return entry
 
 
 @device
 def enlist(target, source, nbytes):
     """Put a copy into the calling thread's list, or the end of a group."""
     fiber = as_fiber(fiber_word())
-    entry = malloc(COPY_BYTES)
-    it = as_copy(entry)
-    it.next, it.target, it.source, it.nbytes = fiber.poll, target, source, nbytes
-    fiber.poll = entry
+    fiber.poll = begun(fiber.poll, target, source, nbytes, 0)
 
 
 def _copy_async(op: Op) -> Any:
@@ -573,6 +583,62 @@ def _copy_async_wait(op: Op) -> Any:
             perform_from(entry)
 
     return copy_async_wait
+
+
+def _copy_bulk(op: Op) -> Any:
+    def copy_bulk(dst, i, src, j, n, bars, k):
+        target, source, nbytes, barrier = mbarriers.bulk_of(dst, i, src, j, n, bars, k)
+        mbarriers.check_copy(target, source, nbytes, barrier)
+        force(source, nbytes, 1)
+        if fiber_word() != 0 and roll() & 1 == 0:
+            block = as_block(as_fiber(fiber_word()).block)
+            block.late = begun(block.late, target, source, nbytes, barrier)
+        else:
+            mbarriers.perform(target, source, nbytes, barrier)
+
+    return copy_bulk
+
+
+@device
+def perform_for(barrier):
+    """Perform the late copies that an mbarrier counts."""
+    block = as_block(as_fiber(fiber_word()).block)
+    before, entry = 0, block.late
+    while entry != 0:
+        it = as_copy(entry)
+        following = it.next
+        if it.barrier == barrier:
+            if before == 0:
+                block.late = following
+            else:
+                as_copy(before).next = following
+            mbarriers.perform(it.target, it.source, it.nbytes, barrier)
+            libc_free(entry)
+        else:
+            before = entry
+        entry = following
+
+
+def _mbarrier_wait(op: Op) -> Any:
+    """What the phase waits for is performed by who waits for it."""
+    await_phase = device(mbarriers.awaiting(perform_for))
+
+    def mbarrier_wait(bars, i, parity):
+        await_phase(mbarriers.element(bars, i), types.intp(parity))
+
+    return mbarrier_wait
+
+
+def _arrival(op: Op) -> Any:
+    """Others may synchronise with who arrives."""
+    arrive = device(mbarriers.BODIES[op.base])
+
+    @device
+    def arrival(given):
+        released()
+        arrive(*given)
+
+    return with_signature(op.base, op.params, arrival)
 
 
 # --- order
@@ -725,7 +791,8 @@ BODIES: dict[str, Callable[[Op], Any]] = {
     "g": _g, "get": _get, "iget": _iget, "copy": _copy, "put_ll": _put_ll, "reduce_ll": _reduce_ll,
     "put_ll128": _put_ll, "reduce_ll128": _reduce_ll,
     "copy_rows": _copy_rows, "copy_async": _copy_async, "copy_async_commit": _copy_async_commit,
-    "copy_async_wait": _copy_async_wait,
+    "copy_async_wait": _copy_async_wait, "copy_bulk": _copy_bulk, "mbarrier_wait": _mbarrier_wait,
+    "mbarrier_arrive": _arrival, "mbarrier_arrive_and_expect_tx": _arrival,
     "multimem_reduce": _multimem_reduce, "multimem_store": _multimem_store,
     "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
     "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),

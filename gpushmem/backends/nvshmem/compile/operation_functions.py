@@ -23,7 +23,7 @@ from numba.cuda.np.arrayobj import populate_array
 from gpushmem.artifacts.compile_errors import Refused
 from gpushmem.backends.nvshmem.operations import lowering
 from gpushmem.backends.nvshmem.operations.device_calls import itemsize_of
-from gpushmem.ops.roles import Groups
+from gpushmem.ops.roles import Groups, Vector, VectorSize
 from gpushmem.ops.row import Op
 
 __all__ = ["PREFIX", "Outlined", "outline"]
@@ -46,7 +46,7 @@ class Outlined(NamedTuple):
 def outline(op: Op, given: Given) -> Outlined:
     """The function for a call of an operation; raises Numba's errors if there can be none."""
     lowering.install()
-    if op.places or op.named(Groups):  # texts with defaults, tuples, literals
+    if any(map(op.named, (Vector, VectorSize, Groups))):  # texts with defaults, tuples, literals
         raise _refused(op)
     context = cuda_target.typing_context
     positional, named = _split(op, given)

@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 
+from gpushmem.backends.nvshmem.operations import mbarriers
 from gpushmem.backends.nvshmem.operations.device_calls import itemsize_of
 from gpushmem.backends.nvshmem.operations.ordering import KINDS, assembly
 from gpushmem.backends.vector_accesses import Access, definitions, place_of
@@ -128,6 +129,6 @@ def copy_async_wait(typingctx: Any, n: Any) -> Any:
     return types.void(n), codegen
 
 
-DEFINITIONS = definitions(load, store) | {
+DEFINITIONS = definitions(load, store) | mbarriers.DEFINITIONS | {
     f.__name__: f for f in (copy_async, copy_async_commit, copy_async_wait)
-}
+}  # fmt: skip

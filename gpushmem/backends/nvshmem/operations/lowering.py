@@ -25,7 +25,14 @@ from numba.cuda.extending import overload
 
 from gpushmem.backends import argument_types
 from gpushmem.backends.codegen import with_signature
-from gpushmem.backends.nvshmem.operations import accesses, composed, elements, multimem, ordering
+from gpushmem.backends.nvshmem.operations import (
+    accesses,
+    composed,
+    elements,
+    mbarriers,
+    multimem,
+    ordering,
+)
 from gpushmem.backends.nvshmem.operations.device_calls import (
     Value,
     call,
@@ -315,8 +322,9 @@ def _same(meaning: Any) -> Any:
 
 
 def check(op: Op, given: dict[str, Any]) -> None:
-    """Raise for calls that NVSHMEM has no function for."""
+    """Raise for calls that NVSHMEM, or the GPU, has no function for."""
     _words(op, given)
+    mbarriers.check(op)
     if op.base in CALLS and "timeout_ns" not in given:
         _name(op, CALLS[op.base], given)
 
