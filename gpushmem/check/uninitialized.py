@@ -30,7 +30,7 @@ from gpushmem.simt.observe import LOAD
 __all__ = ["Unwritten", "unwritten"]
 
 NEVER = np.iinfo(np.int64).max
-MOST_CELLS = 1 << 22
+MOST_CELLS, CELL = 1 << 22, 8
 SHORT = 8  # elements of a run, and cells of an element
 OFFSET, ALIGNED = (1 << BLOCK_BITS) - 1, 16
 WORK = 20_000  # comparisons of reads at one line with writes
@@ -137,17 +137,19 @@ def _lives(pe: Pe) -> Iterator[tuple[int, dict[str, Any], int]]:
 
 def _shared(history: History, pe: Pe, spaces: dict[Any, list[Access]]) -> Iterator[_Memory]:
     every = pe.plain[pe.plain["space"] == SHARED_MEMORY]
-    for launch in np.unique(every["launch"]).tolist():
+    of_operations = {space[2] for space in spaces if space[:2] == ("shared", pe.pe)}
+    for launch in sorted(of_operations.union(every["launch"].tolist())):
         rows, others = every[every["launch"] == launch], spaces["shared", pe.pe, launch]
-        ends = [int(rows["end"].max()), *(access.end for access in others)]
-        area = _Area(0, max(ends), int(rows["size"].min()), _of_a_block(rows, others))
+        ends = [int(rows["end"].max(initial=0)), *(access.end for access in others)]
+        cell = int(rows["size"].min(initial=CELL))
+        area = _Area(0, max(ends), cell, _of_a_block(rows, others))
         yield _Memory(history, area, rows, np.full(len(rows), pe.pe), others)
 
 
 def _of_a_block(rows: Any, others: list[Access]) -> int:
     """Bytes of shared memory that blocks use, rounded up."""
     ends = (rows["low"] & OFFSET) + rows["end"] - rows["low"]
-    most = max([int(ends.max()), *((a.low & OFFSET) + a.end - a.low for a in others)])
+    most = max([int(ends.max(initial=0)), *((a.low & OFFSET) + a.end - a.low for a in others)])
     return -(-most // ALIGNED) * ALIGNED
 
 

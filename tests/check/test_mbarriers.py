@@ -46,3 +46,30 @@ def test_a_pipeline_without_one_of_its_statements_is_refused(run_cli, tmp_path, 
     done = run_cli("run", "--backend", "cpu", "--check", "-n", 1, path, PIPELINE.name, "fixed")
     assert done.returncode
     assert re.search(r"missing: |deadlock|arrivals", done.stderr), done.stderr
+
+
+OF_THE_BLOCK_BEFORE = """
+from numba import cuda
+import gpushmem as shmem
+
+@shmem.jit
+def kernel():
+    bars, b = cuda.shared.array(1, "uint64"), cuda.blockIdx.x
+    if b == 0:
+        shmem.mbarrier_init(bars, 0, 1)
+    shmem.mbarrier_arrive(bars, 0)
+    shmem.mbarrier_wait(bars, 0, b)
+
+shmem.init()
+kernel[2, 1]()
+shmem.finalize()
+"""
+
+
+def test_an_mbarrier_that_another_block_has_made_is_unwritten(run_cli, tmp_path):
+    """It runs well where the memory is that of the block before."""
+    path = tmp_path / "before.py"
+    path.write_text(OF_THE_BLOCK_BEFORE)
+    done = run_cli("run", "--backend", "cpu", "--check", "-n", 1, path, code=66)
+    for name, line in ("mbarrier_arrive", 10), ("mbarrier_wait", 11):
+        assert f"{name} reads it at before.py:{line} in kernel" in done.stderr
