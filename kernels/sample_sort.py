@@ -16,6 +16,7 @@ of n PEs by (n + 1) size / S at most: it is up to 1 + (n + 1) / 64 times `size`,
 PEs sort by a radix sort, last digits first, in two kernels a digit: threads count the digits of
 keys that follow each other, then put each key behind those of smaller digits and those of its own
 before it. Or by the library, `method="library"`: on CPUs NumPy sorts keys several times as fast.
+What has come are then n parts in order, which are merged, two at a time.
 
 What a PE sends: its samples, 16 bytes each, as `AllGatherV` does; its keys, and values, as
 `AllToAllV` does.
@@ -203,6 +204,67 @@ def split(samples, numbers, keys, offset, splitters, bounds, counts, team, epoch
         counts[k] = bounds[k + 1] - bounds[k]
 
 
+# --- merging
+
+
+@shmem.jit(device=True)
+def take(to, at, source, i, out_values, values, pairs):
+    to[np.uint64(at)] = source[np.uint64(i)]
+    if pairs:
+        out_values[np.uint64(at)] = values[np.uint64(i)]
+
+
+@shmem.jit(device=True)
+def merge_two(to, source, out_values, values, first, middle, last, pairs):
+    """Merge what is in order from `first` to `middle` with what is from there to `last`.
+
+    From both ends at once, in two chains of loads of which neither waits for the other, without a
+    branch on keys. Of so many steps as the shorter part has left neither end takes what the other
+    one has: together they are no more than there are. What one end compares may be gone at the
+    other, but then it is larger (smaller) than all that is left, so the other part's is taken.
+    """
+    i, p, j, q, k, e = first, middle, middle, last, first, last
+    while i < p and j < q:
+        for _ in range(min(p - i, q - j)):
+            left = source[np.uint64(i)] <= source[np.uint64(j)]
+            take(to, k, source, i if left else j, out_values, values, pairs)
+            i, j, k = i + left, j + 1 - left, k + 1
+            left = source[np.uint64(p - 1)] > source[np.uint64(q - 1)]
+            e -= 1
+            take(to, e, source, (p if left else q) - 1, out_values, values, pairs)
+            p, q = p - left, q - 1 + left
+    start = i if i < p else j
+    for m in range(e - k):
+        take(to, k + m, source, start + m, out_values, values, pairs)
+
+
+def merging(pairs: bool) -> Any:
+    """The kernel that merges the parts of all PEs."""
+
+    @shmem.jit
+    def merge(keys, other, values, other_values, counts, rounds, team, epochs):
+        """Parts of so many keys as `counts` says, in `other` if `rounds` is odd, end in `keys`."""
+        n = counts.size
+        for r in range(rounds if cuda.threadIdx.x == 0 else 0):
+            width, total, back = 1 << r, np.int64(0), (rounds - r) % 2 == 1
+            to, source = (keys, other) if back else (other, keys)
+            out_values, its = (values, other_values) if back else (other_values, values)
+            for k in range(0, n, 2 * width):
+                first = min(total, keys.size)
+                for m in range(k, min(k + width, n)):
+                    total += counts[m]
+                middle = min(total, keys.size)
+                for m in range(k + width, min(k + 2 * width, n)):
+                    total += counts[m]
+                last = min(total, keys.size)
+                merge_two(to, source, out_values, its, first, middle, last, pairs)
+
+    return merge
+
+
+MERGE = {pairs: merging(pairs) for pairs in (False, True)}
+
+
 class SampleSort(Plan):
     """Sort up to `size` keys of each PE over a team: `plan(keys, out=out, received=counts)`.
 
@@ -213,8 +275,8 @@ class SampleSort(Plan):
     With `values="float32"`, any dtype, each key has a value: `plan(keys, out=out, received=counts,
     values=v, out_values=w)`. Equal keys stay in the order of their PEs and places.
 
-    `method` is "kernel", or "library": NumPy sorts, on CPUs only, and a call has been done when it
-    returns. It is the default there; a call that is captured goes by the kernels.
+    `method` is "kernel", or "library": NumPy sorts, on CPUs only, so a call waits for what is
+    before it. It is the default there; a call that is captured goes by the kernels.
     """
 
     moves = True
@@ -233,6 +295,7 @@ class SampleSort(Plan):
         parts = -(-size * self.dtype.itemsize // shmem.tuning().block_bytes)
         super().__init__(team, blocks=blocks, threads=threads, parts=parts)
         n, self._offset = self.n_pes, OFFSETS[self.dtype.name]
+        self._rounds = max(n - 1, 0).bit_length()  # of merging
         self.stride = max(1, -(-size // SAMPLES))
         self.capacity = size + (n + 1) * self.stride if capacity is None else capacity
         kinds = [self.dtype]
@@ -283,7 +346,7 @@ class SampleSort(Plan):
     ) -> None:  # fmt: skip
         """Do it, in `stream`'s order; raises `ArgumentError` for other shapes.
 
-        Asynchronous by the kernels; by the library all is done on return.
+        Asynchronous; by the library the host waits until this PE's keys are sorted.
         """
         given, results = [self.flat(keys)], [self.flat(out, 0, self.capacity)]
         if len(self._send) > 1:
@@ -302,9 +365,19 @@ class SampleSort(Plan):
         mine = [self.flat(array, 0, size) for array in self._sorted]
         self._sort(given, mine, self._all, stream)
         self._divide(mine[0], stream)
-        for plan, x, y in zip(self._send, mine, results, strict=True):
+        other = [self.flat(x, 0, y.size) for x, y in zip(self._other, results, strict=True)]
+        merges = self._by_library(stream)
+        come = other if merges and self._rounds % 2 else results
+        for plan, x, y in zip(self._send, mine, come, strict=True):
             plan(x, self._counts, out=y, received=received, stream=stream)
-        self._sort(results, results, received, stream)
+        if merges:
+            both = results[0], other[0], results[-1], other[-1], received, self._rounds
+            self._launch_one(MERGE[len(results) > 1], stream, *both)
+        else:
+            self._sort(results, results, received, stream)
+
+    def _by_library(self, stream: Any) -> bool:
+        return self.method == "library" and not shmem.is_capturing(stream)
 
     def _divide(self, keys: Any, stream: Any) -> None:
         """Find how many keys, which are in order, go to each PE."""
@@ -324,10 +397,9 @@ class SampleSort(Plan):
 
     def _sort(self, given: list[Any], results: list[Any], counts: Any, stream: Any) -> None:
         """Sort arrays by the first of them, of as many elements as all of `counts`."""
-        if self.method == "library" and not shmem.is_capturing(stream):
+        if self._by_library(stream):
             shmem.synchronize()
-            total = min(int(self._view(counts).sum()), given[0].size)
-            by_library(*([self._view(x)[:total] for x in xs] for xs in (given, results)))
+            by_library(*([self._view(x) for x in xs] for xs in (given, results)))
             return
         shape, place = (self.blocks, self.threads, stream), PLACE_KEYS
         for k, shift in enumerate(self._shifts):
@@ -378,8 +450,7 @@ class SampleSort(Plan):
 def by_library(given: list[Any], results: list[Any]) -> None:
     """Sort NumPy's arrays by the first of them."""
     if len(given) == 1:
-        if given[0] is not results[0]:
-            results[0][:] = given[0]
+        results[0][:] = given[0]
         results[0].sort()
         return
     order = np.argsort(given[0], kind="stable")

@@ -44,14 +44,17 @@ def fused(case):
 
 def phases(case):
     """Each as the plan does it, with a barrier behind."""
+    from gpushmem.kernels.sample_sort import MERGE
+
     plan, keys, out, received = made(case)
     mine = [plan.flat(array, 0, keys.size) for array in plan._sorted]
-    exchange = plan._send[0]
+    exchange, other = plan._send[0], plan.flat(plan._other[0], 0, out.size)
+    come, parts = (other if plan._rounds % 2 else out), (received, plan._rounds)
     return [
         ("sort", lambda: plan._sort([keys], mine, plan._all, 0)),
         ("split", lambda: plan._divide(mine[0], 0)),
-        ("exchange", lambda: exchange(mine[0], plan._counts, out=out, received=received)),
-        ("merge", lambda: plan._sort([out], [out], received, 0)),
+        ("exchange", lambda: exchange(mine[0], plan._counts, out=come, received=received)),
+        ("merge", lambda: plan._launch_one(MERGE[False], 0, out, other, out, other, *parts)),
     ]
 
 
