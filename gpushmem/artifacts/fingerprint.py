@@ -40,7 +40,9 @@ from gpushmem.source_lines import is_users
 __all__ = ["adopted", "digest_of", "fingerprint", "fixed", "name_of"]
 
 # Packages whose names mean the same in every process, as those of this one and Numba's do.
-KNOWN = {"builtins", "cmath", "math", "numpy", "numba_cuda_mlir", "operator", "_operator"}
+KNOWN = {
+    "builtins", "cmath", "math", "ml_dtypes", "numpy", "numba_cuda_mlir", "operator", "_operator",
+}  # fmt: skip
 MOST_BYTES = 16 << 20  # of a constant array
 
 Description = Any  # None, a bool, an int, a str, bytes, or a tuple of these that begins with a kind
@@ -250,7 +252,8 @@ def _(value: np.dtype, reading: Reading) -> Description:  # type: ignore[type-ar
         raise Unknown(value)
     fields = tuple((n, describe(f[0], reading), f[1]) for n, f in (value.fields or {}).items())
     part = value.subdtype and (describe(value.subdtype[0], reading), value.subdtype[1])
-    return "dtype", value.str, value.itemsize, value.isalignedstruct, fields, part
+    # Those of ml_dtypes have the same text, "<V1".
+    return "dtype", value.str, value.name, value.itemsize, value.isalignedstruct, fields, part
 
 
 @describe.register

@@ -10,6 +10,7 @@ import sys
 import types
 from pathlib import Path
 
+import ml_dtypes
 import numba
 import numpy as np
 import pytest
@@ -67,6 +68,7 @@ VALUES = [
     np.int32(1), np.int64(1), np.uint32(1), np.float32(1), np.float64(1), np.bool_(1),
     np.float32, np.int32, np.dtype("f4"), np.dtype("i4"), np.dtype(">i4"), np.dtype([("x", "i4")]),
     np.dtype([("y", "i4")]), np.dtype([("x", "i4"), ("y", "i4")]),
+    ml_dtypes.float8_e4m3fn, np.dtype("float8_e4m3fn"), np.dtype("float8_e3m4"),
     np.zeros(2, "i4"), np.zeros(1, "i8"), np.zeros((2, 1), "i4"), np.ones(2, "i4"),
     np.eye(2), np.arange(4.0).reshape(2, 2), np.asfortranarray(np.arange(4.0).reshape(2, 2)),
     BIG, CHANGED,
