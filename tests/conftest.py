@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items):
             "sweep"
         ):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: below_tests(item.path).partition("/")[0] in tiers.LARGE)
+    items.sort(key=lambda item: below_tests(item.path).startswith(tiers.LARGE))
     if pes.BACKEND != "cpu":
         gpus.mark(items, ROOT / "tests")
 

@@ -88,7 +88,7 @@ def test_results_are_numpys(run_pes, n_pes, other, kind, algorithm):
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_calls_without_a_barrier(run_pes, kind, algorithm):
     """Some PEs are late now and then; pairs have different numbers of rounds."""
-    calls = repeated(200, if_checked=5)
+    calls = repeated(100, if_checked=5)
 
     def body():
         shmem.init()

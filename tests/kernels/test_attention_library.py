@@ -14,7 +14,7 @@ from tests.kernels.test_ring_attention import batch, run
 from tests.later import later
 from tests.pes import lateness, repeated, to_send
 
-later("torch")
+torch = later("torch")  # in the process that PEs are forked from: to import it takes seconds
 pytestmark = pytest.mark.timeout(200)
 CASES = [  # as in test_ring_attention
     (8, 4, 2, 8, {"causal": True}, None),

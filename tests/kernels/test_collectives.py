@@ -10,7 +10,8 @@ from tests.pes import lateness, repeated, sendable, to_send, whole_warps
 SIZES = (0, 1, 7, 33, 1000)
 SHAPES = tuple((blocks, whole_warps(threads)) for blocks, threads in ((2, 4), (3, 32)))
 PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 5, 8)))
-KINDS = AllGather, AllToAll, ReduceScatter, ExclusiveScan, Broadcast
+SUMS = ReduceScatter, ExclusiveScan
+KINDS = AllGather, AllToAll, *SUMS, Broadcast
 
 
 def wanted(kind, parts, me):
@@ -51,7 +52,7 @@ def test_results_are_numpys(run_pes, n_pes, kind):
     def body():
         shmem.init()
         me, n = shmem.my_pe(), shmem.n_pes()
-        for dtype in ("int64", "float16"):
+        for dtype in ("int64", "float16") if kind in SUMS else ("int64",):
             for size in SIZES:
                 blocks, threads = SHAPES[size == 1000]
                 of_x, of_out, options = arguments(kind, n, size, dtype)
@@ -72,7 +73,7 @@ def test_results_are_numpys(run_pes, n_pes, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_calls_without_a_barrier(run_pes, kind):
     """Some PEs are late now and then; pieces are small, so that a call is several epochs."""
-    calls = repeated(200, if_checked=5)
+    calls = repeated(100, if_checked=5)
 
     def body():
         shmem.init()
@@ -107,11 +108,11 @@ def test_in_a_team_and_refused(run_pes, kind):
             for start in (0, 1)
         ]
         team = teams[odd]
-        of_x, of_out, options = arguments(kind, team.n_pes, 10, "float32")
-        plan = kind(**options, team=team)
-        each = np.arange(10 * team.n_pes, dtype="float32").reshape(team.n_pes, 10)
+        of_x, of_out, options = arguments(kind, team.n_pes, 10, "int64")
+        plan = kind(**options, team=team, threads=whole_warps(4))
+        each = np.arange(10 * team.n_pes).reshape(team.n_pes, 10)
         parts = [each + 1000 * pe for pe in range(odd, n, 2)]
-        x, out = to_send(parts[me // 2].ravel()[:of_x]), shmem.device_array(of_out, "float32")
+        x, out = to_send(parts[me // 2].ravel()[:of_x]), shmem.device_array(of_out, "int64")
         got = called(plan, x, out).numpy()
         np.testing.assert_array_equal(got, wanted(kind, parts, me // 2))
         with pytest.raises(shmem.ArgumentError, match="x has shape"):

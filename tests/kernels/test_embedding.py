@@ -62,9 +62,9 @@ def test_sums_are_numpys(run_pes, n_pes, dtypes):
 def many_calls(calls):
     shmem.init()
     late, sizes = lateness(0.03, 0.005), SIZES | {"bags": 3}
-    whole = 1000.0 * np.arange(41)[:, None] + np.arange(10)
-    out = shmem.device_array((3, 10), "float64")
-    options = {"column_parts": 2, "dtype": "float64", "threads": whole_warps(32), "blocks": 2}
+    whole = (1000 * np.arange(41)[:, None] + np.arange(10)).astype("float32")  # sums are exact
+    out = shmem.device_array((3, 10), "float32")
+    options = {"column_parts": 2, "dtype": "float32", "threads": whole_warps(32), "blocks": 2}
     with EmbeddingBags(**sizes, **options) as plan:
         for call in range(calls):
             late()
@@ -83,7 +83,8 @@ def test_in_a_graph_of_two_teams_and_counted(run_pes):
         shmem.init()
         me, stream = shmem.my_pe(), shmem.stream()
         teams = [shmem.team_split_strided(shmem.TEAM_WORLD, k, 2, 2) for k in (0, 1)]
-        plan = EmbeddingBags(**SIZES, dtype="float32", team=teams[me % 2])
+        launch = {"team": teams[me % 2], "threads": whole_warps(32)}
+        plan = EmbeddingBags(**SIZES, dtype="float32", **launch)
         whole = np.random.default_rng(me % 2).normal(size=(41, 10)).astype("float32")
         table = shmem.to_device(whole[plan.rows.start : plan.rows.stop])
         numbers, out = shmem.device_array((9, 5), "int32"), shmem.device_array((9, 10), "float32")

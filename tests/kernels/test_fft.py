@@ -74,7 +74,7 @@ def by_pairs(shapes, dtypes):
     shmem.init()
     assert not FFT(shape=(8, 8))._by_pairs
     for number, shape in enumerate(shapes):
-        blocks, threads = LAUNCHES[number % 3]
+        blocks, threads = LAUNCHES[1 + number % 2]
         there_and_back(shape, dtypes[number % len(dtypes)], blocks, threads, pairs=True)
     shmem.finalize()
 
@@ -82,12 +82,12 @@ def by_pairs(shapes, dtypes):
 @pytest.mark.parametrize(
     ("n_pes", "dtypes"),
     [
-        (4, tuple(OFF)),
-        *(pytest.param(n, (dtype,), marks=pytest.mark.sweep) for n in (1, 2, 8) for dtype in OFF),
+        (4, ("complex64",)),
+        *(pytest.param(n, tuple(OFF), marks=pytest.mark.sweep) for n in (1, 2, 4, 8)),
     ],
 )
 def test_pairs_of_elements_are_transformed_as_on_gpus(run_pes, n_pes, dtypes):
-    run_pes(by_pairs, n_pes, PAIRED[:3] if n_pes == 4 else PAIRED, dtypes, timeout=120)
+    run_pes(by_pairs, n_pes, PAIRED[: 3 if len(dtypes) == 1 else None], dtypes, timeout=120)
 
 
 def many_calls(calls):

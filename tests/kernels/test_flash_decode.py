@@ -138,7 +138,8 @@ def test_in_a_graph_of_two_teams_and_counted(run_pes):
         me = shmem.my_pe()
         teams = [shmem.team_split_strided(shmem.TEAM_WORLD, k, 2, 2) for k in (0, 1)]
         job, stream = Job(me % 2, 2, SIZES | FEW, "float32"), shmem.stream()
-        plan = FlashDecode(**SIZES | FEW, dtype="float32", team=teams[me % 2], blocks=2)
+        launch = {"blocks": 2, "threads": whole_warps(32)}
+        plan = FlashDecode(**SIZES | FEW, dtype="float32", team=teams[me % 2], **launch)
         cache, table = job.cache[me // 2], job.tables[me // 2]
         given = [to_send(x) for x in (job.q, cache, table, job.lengths[me // 2])]
         out = shmem.device_array(job.q.shape, "float32")

@@ -12,11 +12,12 @@ SHAPES = (8, 8), (5, 12), (12, 5), (1, 7), (40, 3), (0, 4), (16, 8)
 BUCKETS = 2, 0, 4, 1
 RULES = {"lr": 0.1, "weight_decay": 0.2, "momentum": 0.9}
 OPTIONS = {"blocks": 2, "threads": whole_warps(4), "product_dtype": "float32"}
-# dtype of parameters and of gradients, other rules; how far parameters are off.
+OTHERS = {"nesterov": False, "steps": 2, "average": False, "adjust_lr_fn": "match_rms_adamw"}
+# PEs, dtype of parameters and of gradients, other rules; how far parameters are off.
 CASES = [
-    ("float32", "float32", {}, 2e-4),
-    ("bfloat16", "float32", {"nesterov": False, "steps": 2, "average": False}, 2e-2),
-    ("float32", "bfloat16", {"adjust_lr_fn": "match_rms_adamw"}, 5e-2),
+    *((n, "float32", "float32", {}, 2e-4) for n in (1, 2, 3, 5)),
+    (3, "bfloat16", "float32", OTHERS, 2e-2),
+    pytest.param(3, "float32", "bfloat16", OTHERS, 5e-2, marks=pytest.mark.sweep),
 ]  # fmt: skip
 
 
@@ -63,8 +64,7 @@ def compare(got, wanted, off, call):
         np.testing.assert_allclose(x, y, off, off, err_msg=f"{shape} {call}")
 
 
-@pytest.mark.parametrize("n_pes", [1, 2, 3, 5])
-@pytest.mark.parametrize(("dtype", "gradient_dtype", "rules", "off"), CASES)
+@pytest.mark.parametrize(("n_pes", "dtype", "gradient_dtype", "rules", "off"), CASES)
 def test_steps_are_numpys(run_pes, n_pes, dtype, gradient_dtype, rules, off):
     """All end with the same bits, in buckets or not; pieces are small, and some PEs have none."""
 

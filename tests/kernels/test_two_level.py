@@ -85,11 +85,11 @@ def test_many_calls_without_a_barrier(run_pes, on_nodes):
         shmem.init()
         me, n, size = shmem.my_pe(), shmem.n_pes(), 700
         plan = AllReduce(
-            size=size, dtype="int64", algorithm="two_level", blocks=2, threads=whole_warps(4)
+            size=size, dtype="float32", algorithm="two_level", blocks=2, threads=whole_warps(4)
         )
         for level in plan._levels._plans:
             level.piece = 32
-        x, late = to_send(np.zeros(size, "int64")), lateness(0.05, 0.01)
+        x, late = to_send(np.zeros(size, "float32")), lateness(0.05, 0.01)
         for call in range(calls):
             x.copy_from(np.arange(size) + 100_000 * me + call)
             late()
@@ -145,8 +145,9 @@ def test_in_a_graph(run_pes, on_nodes):
 
     def body():
         shmem.init()
-        x, stream = to_send(np.ones(1000, "int64")), shmem.stream()
-        with AllReduce(size=1000, dtype="int64", algorithm="two_level") as plan:
+        x, stream = to_send(np.ones(1000, "float32")), shmem.stream()
+        options = {"algorithm": "two_level", "threads": whole_warps(4)}
+        with AllReduce(size=1000, dtype="float32", **options) as plan:
             plan(x, stream=stream)
             with shmem.capture(stream) as graph:
                 plan(x, stream=stream)

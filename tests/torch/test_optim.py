@@ -146,9 +146,14 @@ def test_buckets_begin_in_backward_in_one_order(run_pes, tmp_path, clip):
     run_pes(body, 2, timeout=300)
 
 
-@pytest.mark.parametrize("rules", [{}, {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}])
-@pytest.mark.parametrize(("products", "off"), [("bfloat16", 0.04), ("float32", 1e-4)])
-def test_muon_is_pytorchs(run_pes, tmp_path, monkeypatch, rules, products, off):
+@pytest.mark.parametrize(
+    ("products", "off", "rules"),
+    [
+        ("bfloat16", 0.04, {}),
+        ("float32", 1e-4, {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
+    ],
+)
+def test_muon_is_pytorchs(run_pes, tmp_path, monkeypatch, products, off, rules):
     """To rounding: of products to bfloat16 each is 1 to 2 % off; or PyTorch has them as float32."""
     if products == "float32":
         monkeypatch.setattr(torch.Tensor, "bfloat16", lambda x: x.clone())
