@@ -766,8 +766,8 @@ OPTIMISED = (
     "conformance/test_ordering.py",
 )  # fmt: skip
 
-# Folders and files whose tests come last: they load compilers for GPUs, and PyTorch, and PEs of later
-# tests would be forked from a process that is several times as large.
+# Folders and files whose tests come last: they load compilers for GPUs, and PyTorch, and PEs of
+# later tests would be forked from a process that is several times as large.
 LARGE = "kernels/test_attention_library.py", "nvshmem/", "oracle/", "torch/"
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gpushmem.check import reads_from
 from gpushmem.check.conditions import BITWISE, HOLDS, Write, some_without
 from gpushmem.check.reads_from import Word
 from gpushmem.check.vector_clock import CALLED, DONE, NONE, Bit, Bits, Clock
@@ -327,6 +328,19 @@ PASSES = st.lists(st.booleans(), min_size=2, max_size=5)
 @given(HISTORIES, PASSES)
 def test_what_is_summed_up_is_what_all_writes_say(events, passes):
     assert replayed(Summed(), events, passes) == replayed(SlowWord(), events, passes)
+
+
+@pytest.mark.parametrize("numbers", [0, 100])
+def test_large_clocks_are_work(monkeypatch, numbers):
+    """What all later writes know is asked again after each write that is new."""
+    monkeypatch.setattr(reads_from, "MOST_WORK", 10_000)
+    word = Word()
+    for k in range(30):
+        clock = Clock(dict.fromkeys(range(numbers), k), {(DONE, 0, 0): mask(range(k))})
+        word.put(Write(bit(k), "set", k, clock, Written(k), k))
+        word.hear(WAIT, Clock(), CMP_GE, 1)
+    word.begin()
+    assert word.is_long == (numbers > 0)
 
 
 @given(*[st.sets(st.integers(0, 40))] * 2, st.integers(0, 50))

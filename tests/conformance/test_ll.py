@@ -8,10 +8,16 @@ import pytest
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError
 from tests.conformance.test_multimem import combined, numbers_of
-from tests.conformance.test_rows import CASES, THREADS
+from tests.conformance.test_rows import CASES as OF_ROWS
+from tests.conformance.test_rows import THREADS
 from tests.pes import BACKEND, NODES, compile_first
 
 pytestmark = pytest.mark.skipif(NODES > 1, reason="there are no units between nodes")
+FEW = "sum-float16", "max-float64", "and-int32", "or-uint8"  # elements of each size
+CASES = [
+    pytest.param(*case.values, id=case.id, marks=[pytest.mark.sweep] * (case.id not in FEW))
+    for case in OF_ROWS
+]
 PES = 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (1, 2, 5))
 FORMS = {"ll": (4, 1, 1), "ll128": (240, 32, 16)}  # bytes of data, their words, and the alignment
 FORM = [pytest.param(name, id=name) for name in FORMS]
