@@ -71,7 +71,7 @@ ROOTS = {
     "jacobi2": {"iterate", "exchange", "largest_change"},
     "halo": {"exchange_halos", "add_halos"},
     "moe": {"fused", "choose"},
-    "moe_library": {"take_tokens", "activate_rows", "dispatch_low_latency", "combine"},
+    "moe_library": {"moe_library.*", "dispatch_low_latency", "combine"},
     "low_latency": {"dispatch_low_latency", "combine"},
     "throughput": {"dispatch_throughput", "combine", "over_segments"},
     "low_latency_far": {"dispatch_low_latency", "combine"},

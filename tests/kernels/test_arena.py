@@ -12,9 +12,9 @@ import gpushmem as shmem
 
 def summed(team, size):
     """Make a plan in the arena, call it twice, and return it; other PEs do something else."""
-    plan = AllReduce(size=size, dtype="int64", team=team)
+    plan = AllReduce(size=size, dtype="float32", team=team)
     members = [team.translate_pe(k, shmem.TEAM_WORLD) for k in range(team.n_pes)]
-    x = shmem.to_device(np.arange(size) + 1000 * shmem.my_pe())
+    x = shmem.to_device((np.arange(size) + 1000 * shmem.my_pe()).astype("float32"))
     plan(x)
     plan(x)
     one = len(members) * np.arange(size) + 1000 * sum(members)
