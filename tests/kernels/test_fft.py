@@ -49,8 +49,9 @@ def there_and_back(shape, dtype, blocks, threads, calls=2, pairs=False):
 
 def every_shape(shapes, dtypes):
     shmem.init()
+    launches = LAUNCHES[len(dtypes) == 1 :]
     for number, shape in enumerate(some_of(shapes, 3)):
-        blocks, threads = LAUNCHES[number % 3]
+        blocks, threads = launches[number % len(launches)]
         there_and_back(shape, dtypes[number % len(dtypes)], blocks, threads)
     shmem.finalize()
 
