@@ -651,9 +651,6 @@ SLOW = {
         "test_blocks_that_return_do_not_hold_up_the_grid": "fibers",
         "test_a_lock_goes_from_block_to_block": "fibers",
     },
-    "torch/test_checked.py": {
-        "test_tensors_that_are_used_too_early": "send all_reduce",
-    },
     "torch/test_failures.py": {
         "test_ranks_that_wait_for_each_other": "True",
         "test_different_collectives": "",

@@ -3,8 +3,6 @@
 import json
 import re
 
-import pytest
-
 from tests.later import later
 
 torch = later("torch")
@@ -14,8 +12,11 @@ import torch, torch.distributed as dist, gpushmem.torch
 import torch.distributed._functional_collectives as funcol
 
 dist.init_process_group("gpushmem")
-me, n = dist.get_rank(), dist.get_world_size()
+me, kept = dist.get_rank(), []
+"""
+TENSORS = """
 x, y = torch.arange(8) + 10.0 * me, torch.zeros(8)
+kept.append((x, y))
 """
 SENT = """
 if me == 0:
@@ -70,31 +71,6 @@ EARLY = {
 }  # fmt: skip
 
 
-def check(run_cli, path, text):
-    path.write_text(HEAD + text + "dist.destroy_process_group()\n")
-    done = run_cli(
-        "run", "--backend", "cpu", "--check", "--check-format", "json", "-n", 2, path, timeout=170
-    )
-    assert done.returncode in (0, 66), done.stderr
-    return json.loads(re.search(r"^\[.*", done.stdout, re.MULTILINE | re.DOTALL)[0])
-
-
-@pytest.mark.parametrize("name", EARLY)
-def test_tensors_that_are_used_too_early(run_cli, tmp_path, name):
-    body, early = EARLY[name]
-    path = tmp_path / "program.py"
-    found = check(run_cli, path, body.format(early=f"{early}  # here"))
-    (line,) = (
-        k for k, text in enumerate(path.read_text().splitlines(), 1) if text.endswith("# here")
-    )
-    assert found
-    for problem in found:
-        assert problem["kind"] == "race"
-        assert f"program.py:{line}" in {one["line"] for one in problem["accesses"]}
-        assert problem["cure"].startswith("missing: wait() of the call at program.py:")
-    assert check(run_cli, path, body.format(early="pass")) == []
-
-
 ORDERED = """
 import gpushmem as shmem
 
@@ -111,15 +87,6 @@ for _ in range(3):
 kernel[1, 1](a, b)
 shmem.synchronize()
 """
-
-
-def test_a_message_orders_what_was_done_before_it(run_cli, tmp_path):
-    path = tmp_path / "program.py"
-    assert check(run_cli, path, ORDERED.format(order="shmem.quiet()")) == []
-    (problem,) = check(run_cli, path, ORDERED.format(order="pass"))
-    assert problem["kind"] == "ordering"
-
-
 OTHERS = """
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -143,5 +110,33 @@ dist.send(x, 1) if me == 0 else dist.recv(torch.zeros(16)[::2])
 """
 
 
-def test_other_ways_to_wait(run_cli, tmp_path):
-    assert check(run_cli, tmp_path / "program.py", OTHERS) == []
+def check(run_cli, path, parts):
+    """What is found in a job of all of them, as each loads PyTorch."""
+    path.write_text(TENSORS.join([HEAD, *parts, "dist.destroy_process_group()\n"]))
+    done = run_cli(
+        "run", "--backend", "cpu", "--check", "--check-format", "json", "-n", 2, path, timeout=170
+    )
+    assert done.returncode in (0, 66), done.stderr
+    return json.loads(re.search(r"^\[.*", done.stdout, re.MULTILINE | re.DOTALL)[0])
+
+
+def test_tensors_that_are_used_too_early_and_what_messages_do_not_order(run_cli, tmp_path):
+    path = tmp_path / "program.py"
+    parts = [body.format(early=f"{early}  # {name}") for name, (body, early) in EARLY.items()]
+    found = check(run_cli, path, [*parts, ORDERED.format(order="pass")])
+    assert [problem["kind"] for problem in found].count("ordering") == 1
+    lines, named = path.read_text().splitlines(), set()
+    for problem in found:
+        numbers = [re.search(r"program\.py:(\d+)", one["line"]) for one in problem["accesses"]]
+        names = {lines[int(k[1]) - 1].partition("  # ")[2] for k in numbers if k} & EARLY.keys()
+        if problem["kind"] != "ordering":
+            assert (problem["kind"], len(names)) == ("race", 1)
+            assert problem["cure"].startswith("missing: wait() of the call at program.py:")
+            named |= names
+    assert named == EARLY.keys()
+
+
+def test_ways_to_wait_and_what_messages_order(run_cli, tmp_path):
+    parts = [body.format(early="pass") for body, _ in EARLY.values()]
+    parts += [ORDERED.format(order="shmem.quiet()"), OTHERS]
+    assert check(run_cli, tmp_path / "program.py", parts) == []
