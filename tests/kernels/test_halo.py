@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from gpushmem.kernels.halo import HaloExchange, reference, reference_accumulate
-from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, whole_warps
+from tests.pes import lateness, repeated, some_of, whole_warps
 
 LAUNCHES = [(n, whole_warps(threads)) for n, threads in ((1, 4), (3, 5), (2, 128))]
 # Shape of PE 0's part, axis and width: the edge is one row, several, all rows; short lines, long.
@@ -58,12 +57,6 @@ def test_every_number_is_numpys(run_pes, n_pes):
 
 
 @shmem.jit
-def dawdle(x, turns):
-    for k in range(turns):
-        cuda.atomic.add(x, 0, k - k)
-
-
-@shmem.jit
 def step(x, wide):
     """Replace each number by what depends on all that are seen, and stays exact: modulo a prime."""
     for i in range(x.shape[0]):
@@ -73,17 +66,16 @@ def step(x, wide):
 
 def many_calls(periodic, blocks, calls):
     shmem.init()
-    n, me, rng = shmem.n_pes(), shmem.my_pe(), np.random.default_rng(shmem.my_pe())
+    n, me, late = shmem.n_pes(), shmem.my_pe(), lateness(0.03, 0.002)
     parts = parts_of(n, (2, 3), 0, "float32")
     plan = HaloExchange(
         shape=(2, 3), width=1, dtype="float32", periodic=periodic, blocks=blocks,
         threads=whole_warps(2),
     )  # fmt: skip
-    x, sink = shmem.to_device(parts[me]), shmem.to_device(np.zeros(1, "int64"))
+    x = shmem.to_device(parts[me])
     wide = shmem.device_array((len(parts[me]) + 2, 3), "float32")
     for call in range(calls):
-        if rng.random() < 0.03:
-            dawdle[1, 1](sink, int(rng.integers(0, 200_000)))
+        late()
         plan(x, out=wide)
         step[1, 1](x, wide)
         if call % 3 == 0:

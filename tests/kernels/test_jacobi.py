@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from gpushmem.kernels.jacobi import Jacobi, cut, for_gpus, reference, smallest_faces
-from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, whole_warps
+from tests.pes import lateness, repeated, some_of, whole_warps
 
 BLOCKS_AND_THREADS = [(n, whole_warps(threads)) for n, threads in ((1, 1), (2, 4), (3, 32))]
 # By the number of PEs, shapes and grids: they do not divide, and have parts of 1 and 2 cells.
@@ -88,12 +87,6 @@ def test_every_bit_is_numpys(run_pes, n_pes, few):
 
 
 @shmem.jit
-def dawdle(x, turns):
-    for k in range(turns):
-        cuda.atomic.add(x, 0, k - k)
-
-
-@shmem.jit
 def keep(log, u, call):
     for i in range(u.shape[0]):
         for j in range(u.shape[1]):
@@ -102,18 +95,16 @@ def keep(log, u, call):
 
 def many_calls(periodic, blocks, threads, calls):
     shmem.init()
-    shape, me = (7, 6), shmem.my_pe()
-    rng = np.random.default_rng(me)
+    shape, late = (7, 6), lateness(0.03, 0.002)
     plan = Jacobi(
         shape=shape, dtype="float64", periodic=periodic, blocks=blocks, threads=whole_warps(threads)
     )
     field = reference(some_field(shape, "float64"), 0, periodic)
-    u, sink = plan.scatter(field), shmem.to_device(np.zeros(1, "int64"))
+    u = plan.scatter(field)
     log = shmem.device_array((calls, *u.shape), "float64")
     steps = [1 + call % 3 for call in range(calls)]
     for call, iterations in enumerate(steps):
-        if rng.random() < 0.03:
-            dawdle[1, 1](sink, int(rng.integers(0, 200_000)))
+        late()
         plan(u, iterations)
         keep[1, 1](log, u, call)
     log = log.numpy()

@@ -13,7 +13,7 @@ from numba import cuda
 
 import gpushmem as shmem
 from tests import pes
-from tests.pes import repeated, sendable, some_of, to_send, whole_warps
+from tests.pes import lateness, repeated, sendable, some_of, to_send, whole_warps
 
 SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (2, 4), (3, 32))]
@@ -385,12 +385,6 @@ def test_eight_bits_are_off_by_half_a_step_and_nan_stays(run_pes, hidden):
 
 
 @shmem.jit
-def dawdle(x, turns):
-    for _ in range(turns):
-        cuda.atomic.add(x, 0, 0)
-
-
-@shmem.jit
 def fill(x, chosen, weights, n_experts, call):
     """Tokens that name PE and call; all values, and what comes of them, are exact."""
     for t in range(x.shape[0]):
@@ -426,26 +420,16 @@ def check(x, chosen, weights, out, wrong):
 def many_calls(make, apply, calls):
     """Fill, call and check `calls` times without a barrier, each PE held up now and then."""
     shmem.init()
-    me = shmem.my_pe()
-    rng = np.random.default_rng(me)
+    me, late = shmem.my_pe(), lateness(0.02, 0.001)
     tokens, hidden, experts, top_k = 6, 5, 4, 2
     plan = make(tokens, hidden, experts, top_k)
     x, out = (sendable(shmem.device_array((tokens, hidden), "float32")) for _ in range(2))
     chosen, weights = (shmem.device_array((tokens, top_k), kind) for kind in ("int32", "float32"))
     wrong = shmem.to_device(np.zeros(1, "int64"))
-    pause = shmem.to_device(np.zeros(1, "int64"))
     for call in range(calls):
         t = (call + me) % (tokens + 1)
         fill[1, 1](x[:t], chosen[:t], weights[:t], experts, call)
-        held_up = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
-        apply(
-            plan,
-            x[:t],
-            chosen[:t],
-            weights[:t],
-            out[:t],
-            lambda turns=held_up: dawdle[1, 1](pause, turns),
-        )
+        apply(plan, x[:t], chosen[:t], weights[:t], out[:t], late)
         check[1, 1](x[:t], chosen[:t], weights[:t], out[:t], wrong)
     result = int(wrong.numpy()[0])
     shmem.finalize()
