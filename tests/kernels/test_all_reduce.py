@@ -1,6 +1,5 @@
 """All-reduce, by every algorithm, and the fused norm, against NumPy."""
 
-import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,7 @@ from gpushmem.kernels.all_reduce_norm import BY_FOUR, reference
 from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import NODES, on_several_nodes, repeated, sendable, to_send, whole_warps
+from tests.pes import NODES, lateness, on_several_nodes, repeated, sendable, to_send, whole_warps
 
 SIZES = (0, 1, 7, 33, 1000)
 ALGORITHMS = [name for name in SUMMING if NODES == 1 or name not in ("multicast", *FLAGGED)]
@@ -145,11 +144,9 @@ def test_squares_are_summed_as_exactly_as_is_said(alone, threads, hidden):
 
 
 @shmem.jit
-def fill_and_dawdle(x, call, turns):
+def fill(x, call):
     for i in range(x.size):
         x[i] = 1000 * shmem.my_pe() + call + i
-    for k in range(turns):
-        cuda.atomic.add(x, 0, k - k)
 
 
 @shmem.jit
@@ -167,21 +164,13 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, algorithm, 
 
     def body():
         shmem.init()
-        rng = np.random.default_rng(shmem.my_pe())
-        plan = AllReduce(
-            size=23,
-            dtype="float32",
-            algorithm=algorithm,
-            blocks=2,
-            threads=whole_warps(2, algorithm),
-        )
-        x, wrong = (
-            sendable(shmem.device_array(23, "float32")),
-            shmem.to_device(np.zeros(1, "int64")),
-        )
+        options = {"algorithm": algorithm, "threads": whole_warps(2, algorithm)}
+        plan = AllReduce(size=23, dtype="float32", blocks=2, **options)
+        x, late = sendable(shmem.device_array(23, "float32")), lateness(0.02, 0.001)
+        wrong = shmem.to_device(np.zeros(1, "int64"))
         for call in range(calls):
-            dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
-            fill_and_dawdle[1, 1](x, call, dawdle)
+            late()
+            fill[1, 1](x, call)
             plan(x)
             check[1, 1](x, call, wrong)
         result = int(wrong.numpy()[0])
@@ -197,11 +186,9 @@ def test_many_norms_without_a_barrier_while_pes_are_held_up(run_pes, calls):
     calls = repeated(calls)
 
     @shmem.jit
-    def fill(x, call, turns):
+    def fill(x, call):
         for i in range(x.size):
             x[i] = shmem.my_pe() + 1 + call % 7
-        for k in range(turns):
-            cuda.atomic.add(x, 0, np.float32(k - k))
 
     @shmem.jit
     def compare(residual, wanted, wrong):
@@ -211,24 +198,16 @@ def test_many_norms_without_a_barrier_while_pes_are_held_up(run_pes, calls):
 
     def body():
         shmem.init()
-        rng, n = np.random.default_rng(shmem.my_pe()), shmem.n_pes()
-        plan = AllReduceRMSNorm(
-            tokens=5,
-            hidden=7,
-            dtype="float32",
-            algorithm="two_shot",
-            blocks=2,
-            threads=whole_warps(3),
-        )
+        n, late = shmem.n_pes(), lateness(0.02, 0.001)
+        options = {"algorithm": "two_shot", "blocks": 2, "threads": whole_warps(3)}
+        plan = AllReduceRMSNorm(tokens=5, hidden=7, dtype="float32", **options)
         x, residual, out = (to_send(np.zeros((5, 7), "float32")) for _ in range(3))
-        weight, wrong = (
-            shmem.to_device(np.ones(7, "float32")),
-            shmem.to_device(np.zeros(1, "int64")),
-        )
+        weight = shmem.to_device(np.ones(7, "float32"))
+        wrong = shmem.to_device(np.zeros(1, "int64"))
         flat_x, flat_residual, wanted = x.reshape(-1), residual.reshape(-1), 0
         for call in range(calls):
-            dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
-            fill[1, 1](flat_x, call, dawdle)
+            late()
+            fill[1, 1](flat_x, call)
             plan(x, residual, weight, out=out)
             wanted += n * (n + 1) // 2 + n * (call % 7)
             compare[1, 1](flat_residual, float(wanted), wrong)
@@ -357,12 +336,9 @@ def test_symmetric_arrays_are_summed_in_place(run_pes, n_pes):
     calls = repeated(60)
 
     @shmem.jit
-    def fill_and_dawdle(x, call, turns):
+    def fill(x, call):
         for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
             x[i] = i % 97 + 1000 * shmem.my_pe() + call
-        cuda.syncthreads()
-        for k in range(turns):
-            cuda.atomic.add(x, 0, k - k)
 
     @shmem.jit
     def check(x, call, wrong):
@@ -373,7 +349,7 @@ def test_symmetric_arrays_are_summed_in_place(run_pes, n_pes):
 
     def body():
         shmem.init()
-        wrong, rng = shmem.to_device(np.zeros(1, "int64")), random.Random(shmem.my_pe())
+        wrong, late = shmem.to_device(np.zeros(1, "int64")), lateness(0.1, 0.001)
         for size, (blocks, threads) in zip((0, 1, 33, 1000, 120_001), SHAPES * 2, strict=False):
             whole = shmem.full(size + 8, -1, "float32")
             x = whole[4 : 4 + size]
@@ -382,7 +358,8 @@ def test_symmetric_arrays_are_summed_in_place(run_pes, n_pes):
             )
             assert plan.sends()[1] == 2 * (shmem.n_pes() - 1) * blocks
             for call in range(calls if size <= 1000 else 3):  # the longest: in several pieces
-                fill_and_dawdle[1, threads](x, call, rng.choice((0, 0, 2000)))
+                late()
+                fill[1, threads](x, call)
                 plan(x)
                 check[1, threads](x, call, wrong)
             assert (np.delete(whole.numpy(), slice(4, 4 + size)) == -1).all()

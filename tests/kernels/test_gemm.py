@@ -6,10 +6,9 @@ from unittest import mock
 import numpy as np
 import pytest
 from gpushmem.kernels import AllGatherGemm, GemmAllReduce, GemmReduceScatter, gemm
-from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import on_several_nodes, repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, on_several_nodes, repeated, some_of, to_send, whole_warps
 
 # One element's error: that of products of normal numbers with k up to 70, summed over 8 PEs.
 TOLERANCE = {"bfloat16": 2, "float16": 0.25, "float32": 1e-4, "float64": 1e-12}
@@ -149,11 +148,9 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, optio
     calls, m, n = repeated(calls), 3, 5
 
     @shmem.jit
-    def fill_and_dawdle(a, call, turns):
+    def fill(a, call):
         for i in range(a.shape[0]):
             a[i, 0] = 1000 * shmem.my_pe() + call + i
-        for k in range(turns):
-            cuda.atomic.add(a, (0, 0), k - k)
 
     @shmem.jit
     def check(out, call, gathered, first, wrong):
@@ -169,8 +166,7 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, optio
 
     def body():
         shmem.init()
-        me, n_pes = shmem.my_pe(), shmem.n_pes()
-        rng = np.random.default_rng(me)
+        me, n_pes, late = shmem.my_pe(), shmem.n_pes(), lateness(0.02, 0.001)
         gathered, scattered = name == "all-gather", name == "reduce-scatter"
         a = to_send(np.ones((n_pes * m if scattered else m, 2), "float32"))
         b = shmem.to_device(np.array([np.ones(n), np.arange(n) + me], "float32"))
@@ -178,8 +174,8 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, optio
         wrong = shmem.to_device(np.zeros(1, "int64"))
         with PLANS[name](m=m, n=n, k=2, dtype="float32", blocks=2, **options) as plan:
             for call in range(calls):
-                dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
-                fill_and_dawdle[1, 1](a, call, dawdle)
+                late()
+                fill[1, 1](a, call)
                 plan(a, b, out=out)
                 check[1, 1](out, call, gathered, m * me if scattered else 0, wrong)
             result = int(wrong.numpy()[0])

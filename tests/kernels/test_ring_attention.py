@@ -9,10 +9,9 @@ from gpushmem.kernels import (
     ring_attention,
     ring_attention_backward,
 )
-from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, repeated, some_of, to_send, whole_warps
 
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 CASES = [  # tokens of a PE, heads, of keys, their size; options; where sequences end, of 60 each
@@ -102,12 +101,10 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, options):
     calls, tokens = repeated(100, if_checked=5), 4
 
     @shmem.jit
-    def fill_and_dawdle(v, dout, call, turns):
+    def fill(v, dout, call):
         for i in range(v.shape[0]):
             v[i, 0, 0] = 1000 * shmem.my_pe() + call
             dout[i, 0, 0] = call
-        for k in range(turns):
-            cuda.atomic.add(v, (0, 0, 0), np.float32(k - k))
 
     @shmem.jit
     def check(out, dv, means, sums, call, wrong):
@@ -120,8 +117,7 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, options):
 
     def body():
         shmem.init()
-        me, n = shmem.my_pe(), shmem.n_pes()
-        rng = np.random.default_rng(me)
+        n, late = shmem.n_pes(), lateness(0.02, 0.001)
         sizes = {"tokens": tokens, "heads": 1, "head_dim": 1, "dtype": "float32", **options}
         forward, backward = RingAttention(blocks=2, **sizes), RingAttentionBackward(**sizes)
         mask = ring_attention.seen(n * tokens, *map(options.get, ("causal", "window")), None)
@@ -133,8 +129,8 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, options):
         lse = shmem.device_array((1, tokens), "float32")
         wrong = shmem.to_device(np.zeros(1, "int64"))
         for call in range(calls):
-            dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
-            fill_and_dawdle[1, 1](v, dout, call, dawdle)
+            late()
+            fill[1, 1](v, dout, call)
             forward(q, k, v, out=out, lse=lse)
             backward(dout, q, k, v, out, lse, dq=dq, dk=dk, dv=dv)
             check[1, 1](out, dv, means, sums, call, wrong)
