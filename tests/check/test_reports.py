@@ -2,8 +2,7 @@
 
 import json
 import re
-
-import pytest
+from bisect import bisect
 
 NAMES = """
 import gpushmem as shmem
@@ -68,16 +67,17 @@ def test_shared_arrays_have_their_names_and_indices(run_cli, tmp_path):
 
 
 HEAD = """
-import sys
 from numba import cuda
 import gpushmem as shmem
+
+shmem.init(heap_size="16M")
+kept = []
 """
 LAUNCH = """
-shmem.init(heap_size="16M")
 data, dst, out = (shmem.zeros(8) for _ in range(3))
 flag, ack = (shmem.zeros(1, "uint64") for _ in range(2))
 kernel[1, {threads}](data, dst, out, flag, ack, flag.view("uint8")[:1], shmem.ones(1, "uint64"))
-shmem.finalize()
+kept.append((data, dst, out, flag, ack))
 """
 KERNEL = """
 @shmem.jit
@@ -193,13 +193,25 @@ CURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CURES)
-def test_the_cure_that_is_told_makes_the_program_clean(run_cli, tmp_path, name):
-    body, parts, threads, cure, told = CURES[name]
-    path = tmp_path / "program.py"
-    text = HEAD + KERNEL + body + LAUNCH.replace("{threads}", str(threads))
-    path.write_text(text.format(**parts))
-    cures = {re.sub(r"program\.py:\d+", "LINE", one["cure"]) for one in found(run_cli, path, pes=2)}
-    assert cures == {f"missing: {one}" for one in told}
-    path.write_text(text.format(**parts | cure))
+def of_all(cured):
+    """The programs of CURES, one behind the other in a job, and the lines where they begin."""
+    text, starts = HEAD, []
+    for body, parts, threads, cure, _ in CURES.values():
+        starts.append(text.count("\n") + 1)
+        text += KERNEL + body.format(**parts | (cure if cured else {}))
+        text += LAUNCH.format(threads=threads)
+    return text, starts
+
+
+def test_the_cures_that_are_told_make_programs_clean(run_cli, tmp_path):
+    path, cures = tmp_path / "program.py", {name: set() for name in CURES}
+    text, starts = of_all(cured=False)
+    path.write_text(text)
+    for problem in found(run_cli, path, pes=2):
+        line = re.search(r"program\.py:(\d+)", problem["accesses"][0]["line"])[1]
+        name = list(CURES)[bisect(starts, int(line)) - 1]
+        cure = re.sub(r"program\.py:\d+", "LINE", problem["cure"])
+        cures[name].add(cure.partition("missing: ")[2])
+    assert cures == {name: told for name, (*_, told) in CURES.items()}
+    path.write_text(of_all(cured=True)[0])
     assert found(run_cli, path, pes=2) == []
