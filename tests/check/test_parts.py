@@ -144,13 +144,13 @@ def checked(room, *words):
 
 
 def test_a_job_that_is_longer_than_its_logs_is_checked_to_its_end():
-    done = checked(1000, "-n", "2", STEPS, "60", "no wait")
+    done = checked(500, "-n", "2", STEPS, "25", "no wait")
     assert done.returncode == command.EXIT_CODE, done.stderr
     assert "1 problem found" in done.stderr
     assert "not all was checked" not in done.stderr
     records, nbytes = map(int, done.stdout.split())
-    assert records > 2500
-    assert nbytes < 1500 * log.RECORD.itemsize
+    assert records > 1000
+    assert nbytes < 750 * log.RECORD.itemsize
 
 
 def test_a_job_that_never_meets_ends_its_log_and_goes_on():
