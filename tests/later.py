@@ -25,8 +25,11 @@ class later:
         return getattr(self.load(), name)
 
     def load(self):
-        """The module itself."""
-        return importlib.import_module(self._name)
+        """The module itself; PyTorch with one thread in each PE: more would wait for a core."""
+        module = importlib.import_module(self._name)
+        if self._name == "torch":
+            module.set_num_threads(1)
+        return module
 
 
 def load_nvshmem4py():

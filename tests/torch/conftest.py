@@ -1,13 +1,8 @@
-"""PyTorch with one thread in each PE."""
+"""What tests of PyTorch share."""
 
 import pytest
 
 from tests.later import later
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    later("torch").set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
