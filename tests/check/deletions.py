@@ -22,6 +22,7 @@ SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
 BESIDE = {"_both", "_send", "emptied", "came", "took"}
 # Functions of `kernels/` that each run begins with; or all of a file.
 ROOTS = {
+    "told": {"tell", "wait_for"},
     "tickets": {"ticket_lock", "ticket_unlock"},
     "mcs": {"mcs_lock", "mcs_unlock"},
     "queue": {"push", "pop"},

@@ -53,8 +53,10 @@ from gpushmem.kernels import (
     push,
     push_task,
     route,
+    tell,
     ticket_lock,
     ticket_unlock,
+    wait_for,
 )
 from numba import cuda
 
@@ -69,6 +71,23 @@ def array(*shape, dtype=F4):
     """Device memory that can be sent from, also to another node."""
     rng = np.random.default_rng([shmem.my_pe(), *shape])
     return shmem.register(shmem.to_device(rng.normal(size=shape).astype(dtype)))
+
+
+@shmem.jit(collective=True)
+def told(box, signal, out, team, epochs):
+    """Each thread stores a number to the next PE, and reads what another one has stored here."""
+    i, pe, epoch = cuda.threadIdx.x, (shmem.my_pe() + 1) % shmem.n_pes(), begin(epochs)
+    shmem.peer_array(box, pe)[epoch % 2, i] = i
+    tell(signal, epoch, pe)
+    wait_for(signal, epoch)
+    out[i] = box[epoch % 2, 31 - i]
+    end(epochs)
+
+
+def parts():
+    plan, box = Plan(threads=32, blocks=1), shmem.zeros((2, 32), F4)
+    signal, out = shmem.zeros(1, "uint64"), shmem.zeros(32, F4)
+    plan.launch(told, 0, box, signal, out)
 
 
 def as_on_a_gpu(plan):
@@ -568,6 +587,7 @@ def tasks():
 
 
 RUNS = {
+    "told": (parts,),
     "tickets": (lock, with_tickets),
     "mcs": (lock, with_mcs),
     "queue": (queue,),

@@ -47,9 +47,6 @@ NOT_NEEDED = {
     "kernels/attention_library.py:__call__:shmem.wait_stream(self._home.stream, stream)": UNSEEN,
     "kernels/attention_library.py:__call__:"
     "shmem.wait_stream(stream, self._home.stream) (2)": UNSEEN,
-    # Parts, for kernels of others, too.
-    "kernels/parts.py:complete:cuda.syncthreads()": "what is sent is sent by whole blocks",
-    "kernels/parts.py:complete:cuda.syncthreads() (2)": "`end` follows, which synchronises",
     "kernels/sample_sort.py:_sort:shmem.synchronize()": VIEWS,
     "kernels/moe_library.py:_most:shmem.wait_stream(self._reading, stream)": VIEWS,
     "kernels/moe_library.py:_most:self._reading.synchronize()": VIEWS,
