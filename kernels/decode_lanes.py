@@ -30,8 +30,8 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "MOST_ROWS", "NONE", "PACK", "PAD", "WARP", "attending", "each", "lanes_of", "merge_rows",
-    "pairs",
+    "MOST_ROWS", "NONE", "PACK", "PAD", "WARP", "attending", "chain", "each", "lanes_of",
+    "merge_rows", "pairs",
 ]  # fmt: skip
 
 PAD = 4  # float32 behind a row, of which the first is its lse

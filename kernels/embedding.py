@@ -31,6 +31,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.embedding_lanes import WEIGHTS, WORD, by_lanes
 from gpushmem.kernels.parts import begin, end, member, send, share_of, tell_others, wait_for
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
@@ -41,7 +42,7 @@ from gpushmem.checks import integer
 __all__ = ["EmbeddingBags", "reference"]
 
 WARP = 32
-WEIGHTS = {"float32": "float32", "float16": "float32", "bfloat16": "float32", "float64": "float64"}
+THREADS = 1024  # of a block on GPUs, by lanes: that many rows are under way
 
 
 @shmem.jit(device=True)
@@ -73,13 +74,13 @@ def embed(
 
     Each block has its own of `indices` and `all_weights` (blocks, bags of a block, L). `sums`
     (n, bags, C); boxes `asked` (SLOTS, n, bags, L) and `answers` (SLOTS, n, bags, C), with signals
-    `asking` and `answering` (SLOTS, n, blocks). Columns are cut in `parts`.
+    `asking` and `answering` (SLOTS, blocks, n). Columns are cut in `parts`.
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
     first, last = share_of(numbers.shape[0], cuda.gridDim.x, b)
     mine, warps = numbers[first:last], (cuda.blockDim.x + WARP - 1) // WARP
-    signal, back = asking[slot, me, b:], answering[slot, me, b:]
+    signal, back = asking[slot, b, me:], answering[slot, b, me:]
     for k in range(1, n):
         to = (me + k) % n
         box = asked[slot, me, first:last]
@@ -88,7 +89,7 @@ def embed(
     for k in range(n):
         source = (me + n - k) % n
         if k > 0:
-            wait_for(asking[slot, source, b:], epoch)
+            wait_for(asking[slot, b, source:], epoch)
         theirs = mine if k == 0 else asked[slot, source, first:last]
         index, weights = indices[b, : last - first], all_weights[b, : last - first]
         look_up(theirs, first_row, table.shape[0], mean, index, weights)
@@ -101,13 +102,19 @@ def embed(
             send(box.reshape(box.size), made.reshape(made.size), back, epoch, pe, near)
     tell_others(back, epoch, team, near)
     for k in range(1, n):
-        wait_for(answering[slot, (me + k) % n, b:], epoch)
+        wait_for(answering[slot, b, (me + k) % n :], epoch)
     for i in range(first + t // WARP, last, warps):
         for part in range(parts):
             start, stop = share_of(out.shape[1], parts, part)
             came = answers[slot, part::parts, i, : stop - start]
             shmem.reduce_rows_warp(out[i, start:stop], came, "sum")
     end(epochs)
+
+
+def is_aligned(array: Any) -> bool:
+    """Whether words of an array can be accessed at once."""
+    given = getattr(array, "__cuda_array_interface__", None)
+    return given is None or given["data"][0] % WORD == 0
 
 
 class EmbeddingBags(Plan):
@@ -129,8 +136,13 @@ class EmbeddingBags(Plan):
         sizes = {"rows": rows, "dim": dim, "bags": bags, "most": most, "column_parts": column_parts}
         for what, size in sizes.items():
             integer(f"EmbeddingBags: {what}", size, 1, 2**31 - 1)
+        self.team, self.dtype, on_gpus = team, np.dtype(dtype), bool(shmem.tuning().multiprocessors)
+        words = dim * self.dtype.itemsize % (column_parts * WORD) == 0
+        self._by_lanes = on_gpus and words and self.reachable
+        if self._by_lanes and threads is None:
+            threads = THREADS
         super().__init__(team, blocks=blocks, threads=threads, parts=bags)
-        self.dtype, self.dim, self.bags, self.most = np.dtype(dtype), dim, bags, most
+        self.dim, self.bags, self.most = dim, bags, most
         n, parts, self.mean = self.n_pes, column_parts, mean
         if (self.team and n % parts) or dim < parts or self.dtype.name not in WEIGHTS:
             raise shmem.ArgumentError(
@@ -150,8 +162,8 @@ class EmbeddingBags(Plan):
         return (
             self.rows.start, self.column_parts, self.mean, shmem.device_array(scratch, "int32"),
             shmem.to_device(np.ones(scratch, WEIGHTS[dtype.name])), sums,
-            self.boxes(n, bags, self.most, dtype="int32"), self.signals(n, blocks),
-            self.boxes(n, bags, wide, dtype=dtype), self.signals(n, blocks), self.reachable,
+            self.boxes(n, bags, self.most, dtype="int32"), self.signals(blocks, n),
+            self.boxes(n, bags, wide, dtype=dtype), self.signals(blocks, n), self.reachable,
         )  # fmt: skip
 
     def __call__(self, table: Any, numbers: Any, *, out: Any, stream: Any = 0) -> None:
@@ -165,7 +177,10 @@ class EmbeddingBags(Plan):
         self.expect("table", table, (len(self.rows), len(self.columns)), self.dtype)
         self.expect("numbers", numbers, (self.bags, self.most), "int32")
         self.expect("out", out, (self.bags, self.dim), self.dtype)
-        self.launch(embed, stream, table, numbers, out, *self._workspace)
+        kernel = embed
+        if self._by_lanes and self.threads % WARP == 0 and all(map(is_aligned, (table, out))):
+            kernel = by_lanes(self.dtype.name)
+        self.launch(kernel, stream, table, numbers, out, *self._workspace)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that this PE sends in a call."""

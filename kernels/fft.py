@@ -12,6 +12,8 @@ what a PE gets of it, some c, is in one piece after the last step, and is sent f
 column has 8 neighbours in each of the pieces that it is put together from. Of three axes a bundle
 is one plane, with K in the place of 8. The last bundle of a PE is filled up with zeros.
 
+That is `method="steps"`; on GPUs `fft_tiles` does it in registers and shared memory.
+
 A transform of length N goes by Stockham's steps of radix 4, and one of 2 if N is 2 4^k, between two
 buffers of a block. A step reads and writes in order, whatever the number of interleaved sequences,
 and needs no reversal of bits; the inner loop is over interleaved elements, with one factor for all.
@@ -37,6 +39,15 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.fft_tiles import (
+    DEPTH,
+    END,
+    ROWS,
+    log_of,
+    tell_all,
+    tiles_of,
+    transforms,
+)
 from gpushmem.kernels.parts import begin, complete, end, member, share_of, wait_for_all
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
@@ -47,7 +58,7 @@ __all__ = ["FFT", "reference"]
 
 BUNDLES = 32, 8  # rows of a matrix, on CPUs and on GPUs
 TOGETHER = 8192  # elements of columns that a block transforms at once, about
-WORD = 16  # bytes that a thread accesses at once
+METHODS = "tiles", "steps"
 REALS = {"complex64": np.float32, "complex128": np.float64}
 
 
@@ -138,79 +149,6 @@ def take_column(to, box, column, columns, inner, scale):
         to[i] = scale * box[np.uint64((i - e) * columns + column * inner + e)]
 
 
-# --- the same by pairs of neighbours, of which the first is an even element
-
-
-@shmem.jit(device=True)
-def root(table, k):
-    return shmem.load_vector(table, k, 1)[0]
-
-
-@shmem.jit(device=True)
-def pairs_by_four(x, y, size, n, log_s, table, turn):
-    """As `step_by_four`, of sequences that are interleaved, or more than four elements long."""
-    far, s, stride = (n // 4) << log_s, 1 << log_s, table.size // n
-    for i in range(2 * cuda.threadIdx.x, size >> 2, 2 * cuda.blockDim.x):
-        j, q = i >> log_s, i & s - 1
-        p, to = j & n // 4 - 1, (j << log_s + 2) + q
-        at = to - 3 * (p << log_s)
-        a, b = shmem.load_vector(x, at, 2), shmem.load_vector(x, at + far, 2)
-        c, d = shmem.load_vector(x, at + 2 * far, 2), shmem.load_vector(x, at + 3 * far, 2)
-        k = stride * p
-        one, two, three = root(table, k), root(table, 2 * k), root(table, 3 * k)
-        v = of_four(a[0], b[0], c[0], d[0], one, two, three, turn)
-        if s == 1:
-            k += stride
-            one, two, three = root(table, k), root(table, 2 * k), root(table, 3 * k)
-        w = of_four(a[1], b[1], c[1], d[1], one, two, three, turn)
-        if s == 1:
-            shmem.store_vector(y, to, (v[0], v[1]))
-            shmem.store_vector(y, to + 2, (v[2], v[3]))
-            shmem.store_vector(y, to + 4, (w[0], w[1]))
-            shmem.store_vector(y, to + 6, (w[2], w[3]))
-        else:
-            shmem.store_vector(y, to, (v[0], w[0]))
-            shmem.store_vector(y, to + s, (v[1], w[1]))
-            shmem.store_vector(y, to + 2 * s, (v[2], w[2]))
-            shmem.store_vector(y, to + 3 * s, (v[3], w[3]))
-
-
-@shmem.jit(device=True)
-def pairs_by_two(x, y, size, log_s):
-    """As `step_by_two`."""
-    s = 1 << log_s
-    for i in range(2 * cuda.threadIdx.x, size >> 1, 2 * cuda.blockDim.x):
-        at = (i >> log_s << log_s + 1) + (i & s - 1)
-        a, b = shmem.load_vector(x, at, 2), shmem.load_vector(x, at + s, 2)
-        shmem.store_vector(y, at, (a[0] + b[0], a[1] + b[1]))
-        shmem.store_vector(y, at + s, (a[0] - b[0], a[1] - b[1]))
-
-
-@shmem.jit(device=True)
-def load_pairs(to, x, width, bundle):
-    """As `load_rows`, if none is missing: two by two, elements of two rows."""
-    if bundle == 1:
-        shmem.copy_block(to[:width], x)
-    else:
-        half = bundle // 2
-        for k in range(cuda.threadIdx.x, half * width // 2, cuda.blockDim.x):
-            r, i = 2 * (k % half), 2 * (k // half)
-            a = shmem.load_vector(x, r * width + i, 2)
-            b = shmem.load_vector(x, (r + 1) * width + i, 2)
-            shmem.store_vector(to, i * bundle + r, (a[0], b[0]))
-            shmem.store_vector(to, (i + 1) * bundle + r, (a[1], b[1]))
-    cuda.syncthreads()
-
-
-@shmem.jit(device=True)
-def take_pairs(to, box, column, columns, inner, scale):
-    """As `take_column`."""
-    for i in range(2 * cuda.threadIdx.x, to.size, 2 * cuda.blockDim.x):
-        e = i & inner - 1
-        v = shmem.load_vector(box, (i - e) * columns + column * inner + e, 2)
-        shmem.store_vector(to, i, (scale * v[0], scale * v[1]))
-
-
 # --- the kernel
 
 
@@ -223,109 +161,80 @@ def log2(number):
     return found
 
 
-def transforming(by_four: Any, by_two: Any, load: Any) -> tuple[Any, Any]:
-    """`transform` and `transform_rows`, of steps, and of what loads rows."""
+@shmem.jit(device=True)
+def transform(work, k, size, n, log_s, out, leaves, table, turn):
+    """Transform sequences of n, 2^log_s interleaved, bundle after bundle: work[k, :size].
 
-    @shmem.jit(device=True)
-    def transform(work, k, size, n, log_s, out, leaves, table, turn):
-        """Transform sequences of n, 2^log_s interleaved, bundle after bundle: work[k, :size].
-
-        The last step writes to `out` if it `leaves`, otherwise to one of `work` (2, any). Returns
-        which one. `table` (any,) has the powers of a root of unity. Synchronises the block.
-        """
-        while n > 1:
-            radix = 4 if n % 4 == 0 else 2
-            target = work[1 - k]
-            if leaves and n == radix:
-                target = out
-            if radix == 4:
-                by_four(work[k], target, size, n, log_s, table, turn)
-            else:
-                by_two(work[k], target, size, log_s)
-            cuda.syncthreads()
-            n, log_s, k = n // radix, log_s + radix // 2, 1 - k
-        return k
-
-    @shmem.jit(device=True)
-    def transform_rows(x, sent, columns, depth, bundle, work, table, turn):
-        """Transform a bundle of rows, `x` (up to bundle * columns * depth,), to `sent`."""
-        load(work[0], x, columns * depth, bundle)
-        k = transform(work, 0, sent.size, depth, 0, sent, False, table, turn)
-        transform(work, k, sent.size, columns, log2(bundle * depth), sent, True, table, turn)
-
-    return transform, transform_rows
-
-
-transform, transform_rows = transforming(step_by_four, step_by_two, load_rows)
-
-
-def made_of(transform: Any, transform_rows: Any, take: Any) -> Any:
-    """The kernel; `take` takes columns."""
-
-    @shmem.jit(collective=True)
-    def fft(
-        x, out, rows, columns, depth, bundle, group, scale, turn, table, works, sent, inbox,
-        arrived, team, epochs,
-    ):  # fmt: skip
-        """`x` and `out` flat; `works` (blocks, 2, any), `sent` (bundles * columns * inner,).
-
-        `inbox` (SLOTS, n, any), `arrived` (SLOTS, n, blocks). A block transforms `group` columns at
-        once.
-        """
-        me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-        b, t, blocks, inner = cuda.blockIdx.x, cuda.threadIdx.x, cuda.gridDim.x, bundle * depth
-        boxes, signals, work = inbox[epoch % SLOTS], arrived[epoch % SLOTS], works[b]
-        width, whole = bundle * columns * depth, columns * inner
-        for k in range(b, (x.size + width - 1) // width, blocks):
-            part = sent[k * whole : (k + 1) * whole]
-            mine = x[k * width : min((k + 1) * width, x.size)]
-            transform_rows(mine, part, columns, depth, bundle, work, table, turn)
-            for far in range(1, n):
-                to = (me + far) % n
-                first, last = share_of(columns, n, to)
-                piece = part[first * inner : last * inner]
-                box = boxes[me][k * piece.size : (k + 1) * piece.size]
-                shmem.put_nbi_block(box, piece, member(team, to))
+    The last step writes to `out` if it `leaves`, otherwise to one of `work` (2, any). Returns which
+    one. `table` (any,) has the powers of a root of unity. Synchronises the block.
+    """
+    while n > 1:
+        radix = 4 if n % 4 == 0 else 2
+        target = work[1 - k]
+        if leaves and n == radix:
+            target = out
+        if radix == 4:
+            step_by_four(work[k], target, size, n, log_s, table, turn)
+        else:
+            step_by_two(work[k], target, size, log_s)
         cuda.syncthreads()
-        if t < n:
-            shmem.fence()
-        for k in range(t, n, cuda.blockDim.x):
-            to = (me + 1 + k) % n
-            shmem.signal_op(signals[me, b:], epoch, shmem.SIGNAL_SET, member(team, to))
-        first, last = share_of(columns, n, me)
-        size = rows * depth
-        for c in range(b * group, last - first, blocks * group):
-            count = min(group, last - first - c)
-            for far in range(n):
-                source = (me + n - far) % n
-                lower, upper = share_of(rows, n, source)
-                if c == b * group:
-                    wait_for_all(signals[source], epoch)
-                box, at, of = boxes[source], c, last - first
-                if source == me:
-                    box, at, of = sent, first + c, columns
-                for g in range(count):
-                    to = work[0][g * size + lower * depth : g * size + upper * depth]
-                    take(to, box, at + g, of, inner, scale)
-            cuda.syncthreads()
-            result = out[c * size : (c + count) * size]
-            transform(work, 0, result.size, rows, log2(depth), result, True, table, turn)
-        complete()
-        end(epochs)
-
-    return fft
+        n, log_s, k = n // radix, log_s + radix // 2, 1 - k
+    return k
 
 
-def is_aligned(array: Any) -> bool:
-    """Whether a pair, or a half of one of complex128, can be accessed at once."""
-    given = getattr(array, "__cuda_array_interface__", None)
-    return given is None or given["data"][0] % WORD == 0
+@shmem.jit(device=True)
+def transform_rows(x, sent, columns, depth, bundle, work, table, turn):
+    """Transform a bundle of rows, `x` (up to bundle * columns * depth,), to `sent`."""
+    load_rows(work[0], x, columns * depth, bundle)
+    k = transform(work, 0, sent.size, depth, 0, sent, False, table, turn)
+    transform(work, k, sent.size, columns, log2(bundle * depth), sent, True, table, turn)
 
 
-FFTS = {
-    False: made_of(transform, transform_rows, take_column),
-    True: made_of(*transforming(pairs_by_four, pairs_by_two, load_pairs), take_pairs),  # on GPUs
-}
+@shmem.jit(collective=True)
+def fft(
+    x, out, rows, columns, depth, bundle, group, scale, turn, table, works, sent, inbox, arrived,
+    team, epochs,
+):  # fmt: skip
+    """`x` and `out` flat; `works` (blocks, 2, any), `sent` (bundles * columns * inner,).
+
+    `inbox` (SLOTS, n, any), `arrived` (SLOTS, n, blocks). A block transforms `group` columns at
+    once.
+    """
+    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    b, blocks, inner = cuda.blockIdx.x, cuda.gridDim.x, bundle * depth
+    boxes, signals, work = inbox[epoch % SLOTS], arrived[epoch % SLOTS], works[b]
+    width, whole = bundle * columns * depth, columns * inner
+    for k in range(b, (x.size + width - 1) // width, blocks):
+        part = sent[k * whole : (k + 1) * whole]
+        mine = x[k * width : min((k + 1) * width, x.size)]
+        transform_rows(mine, part, columns, depth, bundle, work, table, turn)
+        for far in range(1, n):
+            to = (me + far) % n
+            first, last = share_of(columns, n, to)
+            piece = part[first * inner : last * inner]
+            box = boxes[me][k * piece.size : (k + 1) * piece.size]
+            shmem.put_nbi_block(box, piece, member(team, to))
+    tell_all(signals, epoch, team)
+    first, last = share_of(columns, n, me)
+    size = rows * depth
+    for c in range(b * group, last - first, blocks * group):
+        count = min(group, last - first - c)
+        for far in range(n):
+            source = (me + n - far) % n
+            lower, upper = share_of(rows, n, source)
+            if c == b * group:
+                wait_for_all(signals[source], epoch)
+            box, at, of = boxes[source], c, last - first
+            if source == me:
+                box, at, of = sent, first + c, columns
+            for g in range(count):
+                to = work[0][g * size + lower * depth : g * size + upper * depth]
+                take_column(to, box, at + g, of, inner, scale)
+        cuda.syncthreads()
+        result = out[c * size : (c + count) * size]
+        transform(work, 0, result.size, rows, log2(depth), result, True, table, turn)
+    complete()
+    end(epochs)
 
 
 class FFT(Plan):
@@ -335,28 +244,41 @@ class FFT(Plan):
     complex64 or complex128. PE p has the rows `plan.rows`, a range, and gets the columns
     `plan.columns`: `x` (rows, C) or (rows, C, K), `out` (columns, R) or (columns, R, K), with the
     first two axes swapped. `inverse` ones are divided by the number of elements, as NumPy's; so one
-    of shape (C, R) or (C, R, K) takes `out` to `x` again. FFTW: FFTW_MPI_TRANSPOSED_OUT.
+    of shape (C, R) or (C, R, K) takes `out` to `x` again. `method` is "steps", or "tiles", for
+    GPUs, of axes of 16 to 16384 complex64 (8192 complex128), the first two divided evenly; by
+    default what suits the backend. FFTW: FFTW_MPI_TRANSPOSED_OUT.
     """
 
     fills = True
 
     def __init__(
         self, *, shape: tuple[int, ...], dtype: Any = "complex64", inverse: bool = False,
-        team: Any = shmem.TEAM_WORLD, blocks: int | None = None, threads: int | None = None,
+        method: str | None = None, team: Any = shmem.TEAM_WORLD, blocks: int | None = None,
+        threads: int | None = None,
     ) -> None:  # fmt: skip
         self.shape, self.dtype, self.inverse = tuple(shape), np.dtype(dtype), inverse
         self._check()
         rows, columns, depth = (*shape, 1)[:3]
-        n = max(team.n_pes, 1)
-        on_gpus = bool(shmem.tuning().multiprocessors)
-        most = BUNDLES[on_gpus] if depth == 1 else 1
+        n, tuning = max(team.n_pes, 1), shmem.tuning()
+        self.team, self._tiles = team, None
+        if self.reachable and (method == "tiles" or (tuning.multiprocessors and method is None)):
+            self._tiles = tiles_of(
+                (rows, columns, depth), n, self.dtype.itemsize, threads, tuning.multiprocessors
+            )
+        self.method = method or METHODS[self._tiles is None]
+        most = BUNDLES[bool(tuning.multiprocessors)] if depth == 1 else 1
         self.bundle = min(most, 1 << max(rows // n, 1).bit_length() - 1)
         parts = max(-(-rows // n // self.bundle), -(-columns // n))
-        if threads is None and not on_gpus:
-            threads = min(shmem.tuning().threads, BUNDLES[0])  # loops over bundles are vectorised
+        if self._tiles is not None:
+            threads, parts = self._tiles.threads, self._tiles.parts
+        elif threads is None and not tuning.multiprocessors:
+            threads = min(tuning.threads, BUNDLES[0])  # loops over bundles are vectorised
         super().__init__(team, blocks=blocks, threads=threads, parts=parts)
-        shortest = rows if depth == 1 else depth  # of what is transformed, not interleaved
-        self._by_pairs = on_gpus and rows % n == 0 and self.bundle * depth > 1 and shortest > 4
+        if self.method not in METHODS or (self.method == "tiles" and self._tiles is None):
+            raise shmem.ArgumentError(
+                f"FFT: method is {method!r}, with shape {self.shape}, {self.dtype}, {threads} "
+                f"threads and {n} PEs; it can be 'steps', or 'tiles' where these allow it"
+            )
         if min(rows, columns) < self.n_pes:
             raise shmem.ArgumentError(
                 f"FFT: shape is {self.shape}, the team has {self.n_pes} PEs: each must have a row "
@@ -366,6 +288,9 @@ class FFT(Plan):
             range(*share_of(size, self.n_pes, self.my_pe)) for size in (rows, columns)
         )
         self._workspace = self._make_workspace(rows, columns, depth)
+        self._planes: Any = None  # of three axes: where the third has been transformed
+        if self._tiles is not None and depth > 1:
+            self._planes = shmem.device_array(len(self.rows) * columns * depth, self.dtype)
 
     def _check(self) -> None:
         name, shape = self.dtype.name, self.shape
@@ -379,18 +304,24 @@ class FFT(Plan):
     def _make_workspace(self, rows: int, columns: int, depth: int) -> tuple[Any, ...]:
         n, real, inner = self.n_pes, REALS[self.dtype.name], self.bundle * depth
         mine, most = (-(-size // n) for size in (rows, columns))
-        bundles, size = -(-mine // self.bundle), rows * depth
-        group = max(1, min(TOGETHER // size, -(-most // self.blocks)))
         scale, turn = (1 / prod(self.shape), -1) if self.inverse else (1, 1)
         longest = max(self.shape)
         roots = np.exp(-2j * turn * np.pi * np.arange(longest) / longest).astype(self.dtype)
+        numbers = real(scale), real(turn), shmem.to_device(roots)
+        if self._tiles is not None:
+            boxes = self.boxes(n, mine * most * depth, dtype=self.dtype)
+            sizes = *map(log_of, (rows, columns, depth)), *self._tiles.logs, log_of(most)
+            world = [self.team.translate_pe(k, shmem.TEAM_WORLD) for k in range(n)]
+            members = shmem.to_device(np.array(world, "int64"))
+            return *sizes, *numbers, log_of(longest), members, boxes, self.signals(n, self.blocks)
+        bundles, size = -(-mine // self.bundle), rows * depth
+        group = max(1, min(TOGETHER // size, -(-most // self.blocks)))
         work = max(columns * inner, group * size)
         sent = shmem.to_device(np.zeros(bundles * columns * inner, self.dtype))
         return (
-            rows, columns, depth, self.bundle, group, real(scale), real(turn),
-            shmem.to_device(roots), shmem.device_array((self.blocks, 2, work), self.dtype),
-            self.sendable(sent), self.boxes(n, bundles * most * inner, dtype=self.dtype),
-            self.signals(n, self.blocks),
+            rows, columns, depth, self.bundle, group, *numbers,
+            shmem.device_array((self.blocks, 2, work), self.dtype), self.sendable(sent),
+            self.boxes(n, bundles * most * inner, dtype=self.dtype), self.signals(n, self.blocks),
         )  # fmt: skip
 
     def __call__(self, x: Any, *, out: Any, stream: Any = 0) -> None:
@@ -402,15 +333,24 @@ class FFT(Plan):
         rows, columns, *depth = self.shape
         self.expect("x", x, (len(self.rows), columns, *depth), self.dtype)
         self.expect("out", out, (len(self.columns), rows, *depth), self.dtype)
-        given = self.flat(x), self.flat(out)
-        pairs = self._by_pairs and all(map(is_aligned, given))
-        self.launch(FFTS[pairs], stream, *given, *self._workspace)
+        x, out = self.flat(x), self.flat(out)
+        if self._tiles is None:
+            self.launch(fft, stream, x, out, *self._workspace)
+            return
+        kernel, shared = transforms(REALS[self.dtype.name], self.dtype.type), self._tiles.shared
+        if self._planes is not None:
+            steps = x, self._planes, DEPTH, ROWS
+            self.launch(kernel, stream, *steps, *self._workspace, shared=shared)
+            x = self._planes
+        self.launch(kernel, stream, x, out, ROWS, END, *self._workspace, shared=shared)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that this PE sends in a call, its signals among them."""
         others, bundles = self.n_pes - 1, -(-len(self.rows) // self.bundle)
         inner = self.bundle * prod(self.shape[2:])
         elements = bundles * inner * (self.shape[1] - len(self.columns))
+        if self._tiles is not None:  # stored, without messages
+            bundles = 0
         return elements * self.dtype.itemsize, others * (bundles + self.blocks)
 
 

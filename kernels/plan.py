@@ -219,10 +219,13 @@ class Plan:
         shmem.free(largest)
         return found
 
-    def launch(self, kernel: Any, stream: Any, *args: Any) -> None:
-        """Launch a kernel for the next call; its last two arguments are the team and the epochs."""
+    def launch(self, kernel: Any, stream: Any, *args: Any, shared: int = 0) -> None:
+        """Launch a kernel for the next call; its last two arguments are the team and the epochs.
+
+        A block has `shared` bytes of dynamic shared memory.
+        """
         self.on(stream)
-        self.launch_as((self.blocks, self.threads, stream), self._epochs, kernel, *args)
+        self.launch_as((self.blocks, self.threads, stream, shared), self._epochs, kernel, *args)
 
     def on(self, stream: Any) -> None:
         """Let what this call launches on `stream` follow the call before, whichever its stream."""
@@ -239,8 +242,8 @@ class Plan:
             return True  # what is captured runs when its graph does
         return shmem.wait_stream(stream, before)
 
-    def launch_as(self, shape: tuple[int, int, Any], epochs: Any, kernel: Any, *args: Any) -> None:
-        """As `launch`, with blocks, threads and stream, and with other epochs, one for each block.
+    def launch_as(self, shape: tuple[Any, ...], epochs: Any, kernel: Any, *args: Any) -> None:
+        """As `launch`, with blocks, threads, stream, shared memory, and other epochs of each block.
 
         A kernel has one shape, and one stream, between two calls of `on` with different streams.
         """

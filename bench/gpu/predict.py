@@ -12,7 +12,8 @@ A kernel's blocks go through pieces, one after the other; a piece is
     waits       for signals that have come, one after the other
 
     time        launch + max(pieces * a piece, bytes / rate of NVLink, of HBM, of the L2 cache,
-                instructions / rate, where lanes of warps compute with all that they read)
+                instructions / rate, where lanes of warps compute with all that they read, bytes
+                / rate of shared memory); the sum, where nothing can begin before all else has ended
     limit       max(bytes / rate of NVLink, bytes / rate of HBM, flops / rate), of the data sheet
 
 Products by the library follow each other on a stream; in `by_library` copy engines send meanwhile:
@@ -36,6 +37,8 @@ from typing import NamedTuple
 import numpy as np
 from gpushmem.kernels.all_reduce import part_size
 from gpushmem.kernels.buckets import InBuckets
+from gpushmem.kernels.embedding_lanes import TOGETHER
+from gpushmem.kernels.fft_tiles import EACH, SECTOR
 from gpushmem.kernels.muon import SPREAD, cost
 
 from bench.gpu.machines import MACHINES
@@ -55,6 +58,7 @@ READ = "read"  # packs that lanes of a warp use together
 FLAG, LOOK, SWITCH = "flag", "look", "switch"  # LL: data with flags, there and back; multimem
 LINES = "lines"  # LL128: data in lines; they are looked at as LL's are
 KNOWN = {FLAG: 16, LINES: 30, LOOK: 256, SWITCH: 64}  # bytes under way: see test_vectors.py
+TILE = "tile"  # elements of a thread of a transform
 FOURS = "fours"  # of two arrays, or twice of one: see test_kernels.py
 HBM, L2, FAR = "hbm trip", "l2 trip", "far trip"  # where it loads from
 N, OTHERS = plans.N_PES, plans.N_PES - 1
@@ -87,7 +91,9 @@ class Work(NamedTuple):
     read: float = 0  # bytes that warps load to use them together
     library: tuple[tuple[int, int, int, int], ...] = ()  # of products: m, n, k, and how many
     launches: float = 1  # but theirs
-    again: float = 0  # bytes of HBM for what the cache has no room for
+    cached: float = 0  # bytes that the L2 cache gives beside
+    exchanged: float = 0  # bytes through shared memory
+    then: "Work | None" = None  # what begins when this has ended
 
 
 # --- formulas
@@ -547,35 +553,28 @@ def jacobi(plan):
     return Work(2 * row, 2 * rows * row, passes, 1, 2, 1, 2)
 
 
-def steps_of(length):
-    """Of radix 4, and the last one of 2."""
-    return ceil(log2(length) / 2)
-
-
 def transforms(plan):
-    """Bundles are loaded, transformed, sent; then groups of columns are taken, and transformed.
+    """Tiles of rows are loaded, transformed, stored to others; then tiles of columns.
 
-    A step loads pairs of 16 bytes, and factors. If the L2 cache (of an H100) has no room for a
-    block's buffers, steps go to HBM.
+    Of three axes the third comes before, by a launch of its own. Each step goes through shared
+    memory but the last. In what has come neighbours can be less than a sector.
     """
-    rows, columns, depth = (*plan.shape, 1)[:3]
-    item, group, works = plan.dtype.itemsize, plan._workspace[4], plan._workspace[8]
-    bundle, own = columns * plan.bundle * depth * item, rows * depth * item
-    bundles = ceil(len(plan.rows) / plan.bundle / plan.blocks)
-    groups = ceil(len(plan.columns) / group / plan.blocks)
-    source = L2 if works.nbytes < MACHINES["H100"]["l2"].value else HBM
-    there, back = steps_of(columns) + steps_of(depth), steps_of(rows)
-    passes = (
-        Pass(PUT, bundle, HBM, bundles), Pass(SUM, 11 / 8 * bundle, source, bundles * there),
-        Pass(PUT, bundle, source, bundles), Pass(PUT, group * own, HBM, groups),
-        Pass(SUM, 11 / 8 * group * own, source, groups * back),
-    )  # fmt: skip
-    mine = len(plan.rows) * columns * depth * item
-    return Work(  # x, what is sent and what has come, there and back, and out
-        plan.sends()[0], 6 * mine, passes, waits=N * ceil(plan.blocks / plan.threads),
-        flops=5 * mine / item * log2(prod(plan.shape)),
-        again=2 * (there + back) * mine if source == HBM else 0,
-    )  # fmt: skip
+    (rows, columns, depth), item, tiles = (*plan.shape, 1)[:3], plan.dtype.itemsize, plan._tiles
+    elements, several = prod(plan.shape) // N, ceil(tiles.parts / plan.blocks)
+    mine, of_tile = elements * item, Pass(TILE, EACH * plan.threads * item, HBM, several)
+    run = item * (4 if depth > 1 else 1 << sum(tiles.logs[1:]))
+
+    def along(length, **more):
+        steps = ceil(log2(length) / log2(EACH))
+        return Work(
+            0, 2 * mine, (of_tile,), fences=0, hops=0, serial=2 * (steps - 1) * several,
+            flops=5 * elements * log2(length), read=steps * mine, exchanged=2 * (steps - 1) * mine,
+        )._replace(**more)  # fmt: skip
+
+    last = along(rows, launches=0, cached=max(0, SECTOR / run - 1) * mine)
+    waits = ceil(N * plan.blocks / plan.threads)
+    found = along(columns, link=plan.sends()[0], fences=1, hops=1, waits=waits, then=last)
+    return along(depth, then=found) if depth > 1 else found
 
 
 def sparse(plan):
@@ -615,19 +614,31 @@ def searched(plan):
 
 
 def bags_summed(plan):
-    """Numbers go to all; a warp sums a bag's rows of this PE's, four at once; parts come back."""
-    item, most, wide = plan.dtype.itemsize, plan.most, plan._width
-    bags = ceil(plan.bags / plan.blocks)
-    looks = N * ceil(bags * most / plan.threads)
-    each, parts = ceil(bags * 32 / plan.threads), plan.column_parts
-    passes = (
-        Pass(COPY, 4 * bags * most, HBM, OTHERS), Pass(COPY, 1, L2, looks),
-        Pass(SUM, 1, HBM, N * each * ceil(most / 4)), Pass(COPY, bags * wide * item, L2, OTHERS),
-        Pass(SUM, 1, L2, each * parts),
+    """Numbers go to all; warps sum up rows, eight for each group of lanes at once; sums come back.
+
+    Numbers of rows, which are anywhere, are as many of each PE that has some of the columns.
+    """
+    item, wide, parts, warps = (
+        plan.dtype.itemsize,
+        plan._width,
+        plan.column_parts,
+        plan.threads / 32,
+    )
+    bags, words = ceil(plan.bags / plan.blocks), wide * item / 16
+    lanes = min(32, 1 << ceil(log2(words)))
+    each = ceil(plan.most * parts / N / (TOGETHER * 32 // lanes)) * ceil(words / lanes)
+    numbers, sums = 4 * plan.bags * plan.most, plan.bags * wide * item
+    mine, times = 4 * bags * plan.most, ceil(N * bags / warps)
+    out = Work(
+        0, (1 + parts) * sums, (Pass(COPY, 1, HBM, ceil(bags * words * parts / plan.threads)),),
+        fences=0, hops=0, launches=0,
     )  # fmt: skip
-    read = plan.bags * most * plan.dim * item  # of all PEs' bags a part each
-    hbm = read + 4 * N * plan.bags * most + 2 * N * plan.bags * wide * item
-    return Work(plan.sends()[0], hbm, passes, 1, 2, 2, 2 * OTHERS)
+    rows = Work(
+        OTHERS * sums, plan.bags * plan.most * plan.dim * item + N * sums,
+        (Pass(COPY, 1, L2, times), Pass(COPY, 1, HBM, times * each)), launches=0, then=out,
+    )  # fmt: skip
+    asked = Pass(COPY, mine, HBM), Pass(COPY, mine, L2, OTHERS)
+    return Work(OTHERS * numbers, (1 + N) * numbers, asked, then=rows)
 
 
 FORMULAS = {
@@ -706,9 +717,14 @@ def in_flight(found, item, arch):
     return {PUT: put_loop(arch), **KNOWN, FOURS: 16 * item, **read}
 
 
-def a_byte(found):
-    """Instructions of a thread for a byte that it reads, where lanes use it together."""
+def a_byte(found, of_tiles, item):
+    """Instructions of a thread for a byte that it reads, where lanes use it together.
+
+    Or for a byte of the tile that it has, in each step of a transform.
+    """
     several = [loop.length / sum(loop.loads) for loop in found if loop.is_wide and loop.shuffles]
+    if of_tiles:
+        several = [loop.length / (EACH * item) for loop in found if loop.fills]
     return {"instructions": float(f"{max(several):.4g}")} if several else {}
 
 
@@ -725,10 +741,14 @@ def code_of(name, dtype, arch, gpu):
         moves |= in_flight(found, size, arch)
     function, needs = read(made), made.needs
     found, capability = loops.innermost(function), (int(arch[3:-2]), int(arch[-2]))
-    held = occupancy(capability, threads, needs.registers, needs.shared, needs.barriers)
+    of_tiles = dtype.startswith("complex")
+    if of_tiles:  # they are loaded outside of the loop over steps
+        moves[TILE] = loops.in_flight(function.code)
+    shared = needs.shared + launch.shared
+    held = occupancy(capability, threads, needs.registers, shared, needs.barriers)
     return {
         "kernel": name, "dtype": dtype, "arch": arch, "threads": threads,
-        "registers": needs.registers, "shared": needs.shared,
+        "registers": needs.registers, "shared": shared,
         "spills": needs.spill_stores + needs.spill_loads,
         "resident": held.blocks_per_multiprocessor,
         "wide loops": sum(loop.is_wide for loop in found),
@@ -736,15 +756,37 @@ def code_of(name, dtype, arch, gpu):
         "mixed loops": sum(loop.is_mixed for loop in found),
         "lonely loops": len(loops.lonely(found)),
         "fences": loops.fences(function),
-        "in flight": moves | in_flight(found, size, arch), **a_byte(found),
+        "in flight": moves | in_flight(found, size, arch), **a_byte(found, of_tiles, size),
     }  # fmt: skip
 
 
 # --- times
 
 
+def phases(does):
+    """What a call does, one after the other."""
+    return [does, *phases(does.then)] if does.then else [does]
+
+
+def total(does, what):
+    """So many bytes, say, of all phases."""
+    return sum(getattr(phase, what) for phase in phases(does))
+
+
 def predict(does, machine, code):
-    """The time of a call, what it is made of, what bounds it, and the limit."""
+    """The time of a call, what it is made of, what bounds it, and the limit: of all phases."""
+    if does.then:
+        some = [predict(phase._replace(then=None), machine, code) for phase in phases(does)]
+        made, busy = (
+            {k: sum(one[what].get(k, 0.0) for one in some) for k in some[0][what]}
+            for what in ("made of", "busy")
+        )
+        every = {what: total(does, what) for what in ("link", "hbm", "flops")}
+        whole = predict(Work(every["link"], every["hbm"], (), flops=every["flops"]), machine, code)
+        return {
+            "seconds": sum(one["seconds"] for one in some), "bound by": max(busy, key=busy.get),
+            "made of": made, "busy": busy, "limit": whole["limit"],
+        }  # fmt: skip
     is_ = {name: figure.value for name, figure in machine.items()}
     is_[FAR] = is_[L2] + 2 * is_["wire"]
 
@@ -767,13 +809,16 @@ def predict(does, machine, code):
     launches = does.launches * is_["launch"]
     busy = {
         "NVLink": does.link / (is_["link"] * is_["link reached"]),
-        "HBM": (does.hbm + does.again) / (is_["hbm"] * is_["hbm reached"]),
-        "L2 cache": (does.hbm + 2 * does.link) / is_["l2 rate"],
+        "HBM": does.hbm / (is_["hbm"] * is_["hbm reached"]),
+        "L2 cache": (does.hbm + 2 * does.link + does.cached) / is_["l2 rate"],
         "blocks": sum(made.values()),
     }
     if does.read:  # four schedulers issue an instruction for 32 threads each
         rate = 4 * 32 * is_["clock"] * is_["multiprocessors"]
         busy["instructions"] = does.read * code["instructions"] / rate
+    if does.exchanged:  # 128 bytes a clock
+        rate = 128 * is_["clock"] * is_["multiprocessors"]
+        busy["shared memory"] = does.exchanged / rate
     least = does.link if does.least is None else does.least
     rate = is_.get(f"{code['dtype']} rate", is_["float32 rate"])  # complex ones have two float32
     return {
@@ -883,13 +928,15 @@ def predictions(name, dtype, machine_name):
             does, blocks = work(name, plan), plan.blocks
             ways = {"_beside": by_library, "_library": by_attention}
             found = next((ways[name] for name in ways if getattr(plan, name, None)), predict)
-            made = found(does if found is predict else plan, machine, code)
-        have, want = under_way(does, machine, code, blocks)
+            of_size = code | {"threads": plan.threads}
+            made = found(does if found is predict else plan, machine, of_size)
+        have, want = under_way(does, machine, of_size, blocks)
         rows.append({
             "kernel": name, "dtype": dtype, "machine": machine_name, "bytes": nbytes,
-            "blocks": blocks, "pieces": does.pieces, "round trips": does.fences + does.hops / 2,
-            "sent": does.link, "hbm": does.hbm, "flops": does.flops, "under way": have,
-            "wanted": want, **made,
+            "blocks": blocks, "pieces": does.pieces,
+            "round trips": total(does, "fences") + total(does, "hops") / 2,
+            "sent": total(does, "link"), "hbm": total(does, "hbm"), "flops": total(does, "flops"),
+            "under way": have, "wanted": want, **made,
         })  # fmt: skip
     return code, rows
 

@@ -38,11 +38,11 @@ class Access(NamedTuple):
 
 
 def _accesses(
-    builder: Any, row: str, how: Any, address: Any, nbytes: int, itemsize: int
+    builder: Any, row: str, how: Any, address: Any, nbytes: int, unit: int
 ) -> Iterator[tuple[Any, Access]]:
     """The accesses that move so many bytes, and where: one, or one for each 16 bytes."""
     order, _, scope = literal_access(OPS[row], how).partition(".")
-    wide = 64 if scope or itemsize > 4 else 32  # what is atomic is as wide as can be
+    wide = 64 if scope or unit > 4 else 32  # what is atomic is as wide as can be
     bits, each = min(8 * nbytes, wide), min(nbytes, WIDEST)
     access = Access(order, SCOPES.index(scope) if scope else 0, bits, 8 * each // bits)
     for first in range(0, nbytes, each):
@@ -63,13 +63,13 @@ def definitions(
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             address, itemsize = place_of(context, builder, array, args)
-            words = []
+            words, unit = [], _unit(array.dtype, itemsize)
             for where in _accesses(
-                builder, "load_vector", access, address, result.count * itemsize, itemsize
+                builder, "load_vector", access, address, result.count * itemsize, unit
             ):
                 words += load(builder, *where)
-            words = _resized(builder, words, min(8 * itemsize, 64))
-            elements, each = [], max(1, itemsize // 8)
+            words = _resized(builder, words, 8 * unit)
+            elements, each = [], itemsize // unit
             for k in range(0, len(words), each):
                 slot = _slot(context, builder, array.dtype, words[k].type)
                 for j, word in enumerate(words[k : k + each]):
@@ -82,15 +82,15 @@ def definitions(
     def store_vector(typingctx: Any, array: Any, i: Any, value: Any, access: Any = "weak") -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             address, itemsize = place_of(context, builder, array, args)
-            words, unit = [], ir.IntType(min(8 * itemsize, 64))
+            words, unit = [], _unit(array.dtype, itemsize)
             for k, typ in enumerate(value):
                 element = context.cast(builder, builder.extract_value(args[2], k), typ, array.dtype)
-                slot = _slot(context, builder, array.dtype, unit)
+                slot = _slot(context, builder, array.dtype, ir.IntType(8 * unit))
                 context.pack_value(builder, array.dtype, element, slot.element)
-                each = range(max(1, itemsize // 8))
+                each = range(itemsize // unit)
                 words += [builder.load(builder.gep(slot.words, [I64(j)])) for j in each]
             size, first = len(value) * itemsize, 0
-            for place, how in _accesses(builder, "store_vector", access, address, size, itemsize):
+            for place, how in _accesses(builder, "store_vector", access, address, size, unit):
                 resized = _resized(builder, words, how.bits)
                 store(builder, place, how, resized[first : first + how.words])
                 first += how.words
@@ -112,6 +112,14 @@ def place_of(context: Any, builder: Any, array: Any, args: Any) -> tuple[Any, in
     itemsize = context.get_abi_sizeof(context.get_data_type(array.dtype))
     offset = builder.mul(args[1], args[1].type(itemsize))
     return builder.add(builder.ptrtoint(given.data, I64), offset), itemsize
+
+
+def _unit(dtype: Any, itemsize: int) -> int:
+    """Bytes of the words that an element is made of.
+
+    Of a complex64 its two numbers: LLVM stores what is put together of them as two.
+    """
+    return 4 if dtype == types.complex64 else min(itemsize, 8)
 
 
 class Slot(NamedTuple):

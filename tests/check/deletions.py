@@ -87,11 +87,12 @@ ROOTS = {
     "pipeline": {"run_table", "send_one", "receive_one"},
     "pipeline_far": {"run_table", "send_one", "receive_one"},
     "fft": {"fft", "load_rows"},
-    "fft_pairs": {"fft", "load_pairs"},
+    "fft_tiles": {"in_tiles"},
     "spmv": {"multiply"},
     "spmv_far": {"multiply"},
     "bfs": {"search", "begin_at"},
     "bags": {"embed"},
+    "bags_lanes": {"embed_by_lanes"},
     "bags_far": {"embed"},
 }
 

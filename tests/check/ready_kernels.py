@@ -440,13 +440,14 @@ def heads_and_tokens():
             part.copy_from(1)
 
 
-def fft(pairs=False):
-    """By pairs, as on GPUs: two PEs, so that each has as many rows."""
+def fft(method=None, rows=16):
+    """By tiles, as on GPUs: two PEs, so that each has as many rows."""
     c8, world = "complex64", shmem.TEAM_WORLD
-    team = shmem.team_split_strided(world, 0, 1, 2) if pairs else world
-    plan = FFT(shape=(16, 8), dtype=c8, team=team, **GPU)
-    plan._by_pairs = pairs
-    x, out = (shmem.device_array(s, c8) for s in ((len(plan.rows), 8), (len(plan.columns), 16)))
+    team = shmem.team_split_strided(world, 0, 1, 2) if method else world
+    plan = FFT(shape=(rows, rows // 2), dtype=c8, team=team, method=method, **GPU)
+    x, out = (
+        shmem.device_array(s, c8) for s in ((len(plan.rows), rows // 2), (len(plan.columns), rows))
+    )
     for _ in range(CALLS if team else 0):
         x.copy_from(1)
         plan(x, out=out)
@@ -479,9 +480,10 @@ def bfs():
         plan(call, parents=parents, distances=distances)
 
 
-def bags():
-    plan = EmbeddingBags(rows=20, dim=7, bags=5, most=3, dtype=F4, **GPU)
-    table, out = array(len(plan.rows), len(plan.columns)), array(5, 7)
+def bags(dim=7):
+    plan = EmbeddingBags(rows=20, dim=dim, bags=5, most=3, dtype=F4, **GPU)
+    plan._by_lanes = dim % 4 == 0  # as on GPUs
+    table, out = array(len(plan.rows), len(plan.columns)), array(5, dim)
     numbers = shmem.register(shmem.to_device(np.arange(15, dtype="int32").reshape(5, 3)))
     for _ in range(CALLS):
         plan(table, numbers, out=out)
@@ -653,11 +655,12 @@ RUNS = {
     "pipeline": (pipeline, "1f1b", 1),
     "pipeline_far": (pipeline, "zero_bubble", 2),
     "fft": (fft,),
-    "fft_pairs": (fft, True),
+    "fft_tiles": (fft, "tiles", 64),
     "spmv": (spmv,),
     "spmv_far": (spmv,),
     "bfs": (bfs,),
     "bags": (bags,),
+    "bags_lanes": (bags, 16),
     "bags_far": (bags,),
 }  # fmt: skip
 

@@ -25,7 +25,6 @@ NOT_NEEDED = {
         "what is sent is sent by whole blocks"
     ),
     "kernels/embedding.py:embed:cuda.syncthreads()": "the block is one warp",
-    "kernels/fft.py:fft:cuda.syncthreads()": "what is sent is sent by whole blocks",
     "kernels/bfs.py:meet:shmem.fence()": (
         "the checker takes a signal to the own PE for an order of what its blocks stored"
     ),

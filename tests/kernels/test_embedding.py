@@ -6,7 +6,7 @@ from gpushmem.kernels import EmbeddingBags
 from gpushmem.kernels.embedding import reference
 
 import gpushmem as shmem
-from tests.pes import lateness, repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, on_several_nodes, repeated, some_of, to_send, whole_warps
 
 SIZES = {"rows": 41, "dim": 10, "bags": 9, "most": 5}
 LAUNCHES = ((1, 64), (2, 32), (3, 32))
@@ -57,6 +57,38 @@ def every_case(dtypes):
 )
 def test_sums_are_numpys(run_pes, n_pes, dtypes):
     run_pes(every_case, n_pes, dtypes, timeout=120)
+
+
+def by_lanes(dtypes):
+    """Rows of one word to 40, that is of 1 to 32 lanes and once more; numbers for two turns."""
+    shmem.init()
+    n, sizes = shmem.n_pes(), {"rows": 41, "bags": 3, "most": 37}
+    for number, words in enumerate(some_of((1, 3, 8, 40), 3)):
+        parts, dtype = (1, n)[number % 2], dtypes[number % len(dtypes)]
+        dim = parts * words * 16 // np.dtype(dtype).itemsize
+        sizes |= {"dim": dim}
+        launch = {"blocks": 1 + number, "threads": 32 * (1 + number % 2)}
+        with EmbeddingBags(
+            **sizes, column_parts=parts, dtype=dtype, mean=number > 1, **launch
+        ) as plan:
+            plan._by_lanes = True  # as on GPUs
+            whole = np.random.default_rng(number).normal(size=(41, dim)).astype(dtype)
+            out = shmem.to_device(np.full((3, dim), 77, dtype))
+            for call in range(repeated(2, if_checked=1)):
+                check(plan, whole, call, sizes, out)
+    shmem.finalize()
+
+
+@on_several_nodes("sums are stored to others")
+@pytest.mark.parametrize(
+    ("n_pes", "dtypes"),
+    [
+        (3, ("float32", "bfloat16")),
+        *(pytest.param(n, tuple(OFF), marks=pytest.mark.sweep) for n in (1, 2, 5, 8)),
+    ],
+)
+def test_lanes_sum_up_as_on_gpus(run_pes, n_pes, dtypes):
+    run_pes(by_lanes, n_pes, dtypes, timeout=120)
 
 
 def many_calls(calls):

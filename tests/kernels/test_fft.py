@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from gpushmem.kernels import FFT
 from gpushmem.kernels.fft import reference
+from gpushmem.kernels.fft_tiles import tiles_of
 
 import gpushmem as shmem
-from tests.pes import lateness, repeated, some_of, to_send, whole_warps
+from tests.pes import lateness, on_several_nodes, repeated, some_of, to_send, whole_warps
 
 SHAPES = ((16, 64), (8, 8), (64, 8), (8, 16, 4), (16, 8, 32), (128, 16), (8, 8, 1), (32, 8, 2))
 LAUNCHES = ((1, 1), (2, 32), (3, 48))
@@ -18,21 +19,16 @@ def numbers(shape, call):
     return rng.normal(size=shape) + 1j * rng.normal(size=shape)
 
 
-def there_and_back(shape, dtype, blocks, threads, calls=2, pairs=False):
-    """Transform, compare, and transform back; PEs are late now and then.
-
-    By `pairs`, as on GPUs.
-    """
+def there_and_back(shape, dtype, blocks, threads, calls=2, method=None):
+    """Transform, compare, and transform back; PEs are late now and then."""
     me, n, late = shmem.my_pe(), shmem.n_pes(), lateness(0.05, 0.005)
-    launch = {"blocks": blocks, "threads": whole_warps(threads), "dtype": dtype}
+    launch = {"blocks": blocks, "threads": threads, "dtype": dtype, "method": method}
     swapped = shape[1], shape[0], *shape[2:]
     with FFT(shape=shape, **launch) as plan, FFT(shape=swapped, inverse=True, **launch) as back:
         x, out = (
             to_send(np.full((len(mine), *rest), 77, dtype))
             for mine, rest in ((plan.rows, shape[1:]), (plan.columns, swapped[1:]))
         )
-        if pairs:
-            plan._by_pairs = back._by_pairs = True
         assert (back.rows, back.columns) == (plan.columns, plan.rows)
         for call in range(calls):
             whole = numbers(shape, call).astype(dtype)
@@ -52,7 +48,7 @@ def every_shape(shapes, dtypes):
     launches = LAUNCHES[len(dtypes) == 1 :]
     for number, shape in enumerate(some_of(shapes, 3)):
         blocks, threads = launches[number % len(launches)]
-        there_and_back(shape, dtypes[number % len(dtypes)], blocks, threads)
+        there_and_back(shape, dtypes[number % len(dtypes)], blocks, whole_warps(threads))
     shmem.finalize()
 
 
@@ -68,27 +64,41 @@ def test_transforms_are_numpys(run_pes, n_pes, shapes, dtypes):
     run_pes(every_shape, n_pes, shapes, dtypes, timeout=120)
 
 
-PAIRED = ((16, 64), (16, 32), (8, 16, 8), (8, 8, 32), (64, 16))  # bundles of rows, planes
+# Of 16, 32, 64, 128 and 256 along an axis: each last step, with none, one and two before.
+TILED = ((32, 128), (64, 16, 32), (256, 64), (512, 32), (16, 32, 128))
 
 
-def by_pairs(shapes, dtypes):
+def in_tiles(shapes, dtypes):
     shmem.init()
-    assert not FFT(shape=(8, 8))._by_pairs
-    for number, shape in enumerate(shapes):
-        blocks, threads = LAUNCHES[1 + number % 2]
-        there_and_back(shape, dtypes[number % len(dtypes)], blocks, threads, pairs=True)
+    for number, shape in enumerate(some_of(shapes, 3)):
+        blocks, threads = ((1, None), (2, 32), (3, 64))[number % 3]
+        there_and_back(shape, dtypes[number % len(dtypes)], blocks, threads, method="tiles")
     shmem.finalize()
 
 
+@on_several_nodes("boxes are stored to")
 @pytest.mark.parametrize(
     ("n_pes", "dtypes"),
     [
         (4, ("complex64",)),
-        *(pytest.param(n, tuple(OFF), marks=pytest.mark.sweep) for n in (1, 2, 4, 8)),
+        *(pytest.param(n, (dtype,), marks=pytest.mark.sweep) for n in (1, 2, 8) for dtype in OFF),
     ],
 )
-def test_pairs_of_elements_are_transformed_as_on_gpus(run_pes, n_pes, dtypes):
-    run_pes(by_pairs, n_pes, PAIRED[: 3 if len(dtypes) == 1 else None], dtypes, timeout=120)
+def test_tiles_are_transformed_as_on_gpus(run_pes, n_pes, dtypes):
+    run_pes(in_tiles, n_pes, TILED[:3] if n_pes == 4 else TILED, dtypes, timeout=120)
+
+
+def test_tiles_are_what_a_block_has_room_for():
+    """Of 16 K complex64 at most; as many threads as there is work for."""
+    assert tiles_of((1 << 14, 1 << 14, 1), 8, 8, None, 132) == ((0, 0, 0), 1024, 2048, 17 << 13)
+    assert tiles_of((4096, 4096, 1), 8, 8, None, 132) == ((0, 2, 2), 1024, 128, 17 << 13)
+    assert tiles_of((1024, 2048, 128), 8, 8, None, 132).logs == (2, 2, 2)
+    assert tiles_of((4096, 4096, 1), 8, 16, None, 132).logs == (0, 1, 1)
+    for shape, n, threads in (
+        ((1 << 15, 64, 1), 8, None), ((64, 1 << 15, 1), 8, None), ((64, 96, 1), 3, None),
+        ((64, 8, 1), 2, None), ((64, 64, 8), 2, None), ((64, 64, 1), 2, 48), ((64, 64, 1), 8, 64),
+    ):  # fmt: skip
+        assert tiles_of(shape, n, 8, threads, 132) is None
 
 
 def many_calls(calls):
@@ -134,6 +144,8 @@ def test_what_a_plan_is_not_for(run_pes):
             ({"shape": (8, 1, 8)}, "from 2 on"),
             ({"shape": (8, 8), "dtype": "float32"}, "dtype float32"),
             ({"shape": (2, 8)}, "the team has 3 PEs"),
+            ({"shape": (8, 8), "method": "tiles"}, "method is 'tiles', with shape"),
+            ({"shape": (8, 8), "method": "pairs"}, "method is 'pairs'"),
         ):
             with pytest.raises(shmem.ArgumentError, match=said):
                 FFT(**given)

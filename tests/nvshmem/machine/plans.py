@@ -40,10 +40,11 @@ class OnPaper(Team):
 
 
 class Launch(NamedTuple):
-    """A kernel, and the Numba types of its arguments."""
+    """A kernel, the Numba types of its arguments, and bytes of dynamic shared memory."""
 
     kernel: Any
     types: tuple[Any, ...]
+    shared: int
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def on_paper(multiprocessors, capability):
             return  # a kernel of one warp, which waits and tells
         given = [plan.on_device("x", a) if hasattr(a, "__dlpack__") else a for a in args]
         types = (typeof(arg, Purpose.argument) for arg in (*given, plan.team, epochs))
-        noted.append(Launch(kernel, tuple(types)))
+        noted.append(Launch(kernel, tuple(types), sum(shape[3:])))
 
     def nothing(*args, **options):
         """What the library and copy engines do."""
@@ -89,7 +90,7 @@ def made(name, dtype, nbytes=None, gpu=(132, 9)):
     """
     case = CASES[name]
     with on_paper(*gpu) as noted:
-        yield case.make(dtype, nbytes or case.sizes[0]), noted
+        yield case.make(dtype, nbytes or case.sizes[case.read]), noted
 
 
 # --- cases
@@ -409,11 +410,15 @@ def bags(column_parts):
 
 @dataclass(frozen=True)
 class Case:
-    """`make(dtype, nbytes)` makes a plan and calls it; `sizes` are those that say something."""
+    """`make(dtype, nbytes)` makes a plan and calls it; `sizes` are those that say something.
+
+    `read`: the number of the size whose kernel is read.
+    """
 
     make: Any
     sizes: tuple[Any, ...] = SIZES
     dtypes: tuple[str, ...] = (HALF, SINGLE)
+    read: int = 0
 
 
 ONE = (None,)
@@ -459,7 +464,7 @@ CASES = {
     "PipelineExchange receive": Case(item(sends=False)),
     "PipelinedLayers 1f1b": Case(layers("1f1b"), ONE),
     "PipelinedLayers zero_bubble": Case(layers("zero_bubble"), ONE),
-    "FFT 2 axes": Case(fft(1), dtypes=("complex64",)),
+    "FFT 2 axes": Case(fft(1), dtypes=("complex64",), read=-1),
     "FFT 3 axes": Case(fft(128), SIZES[2:], ("complex64",)),
     "SpMV": Case(spmv, ONE, (SINGLE, "float64")),
     "BFS": Case(bfs, ONE, ("int64",)),
