@@ -655,7 +655,7 @@ RUNS = {
     "pipeline": (pipeline, "1f1b", 1),
     "pipeline_far": (pipeline, "zero_bubble", 2),
     "fft": (fft,),
-    "fft_tiles": (fft, "tiles", 64),
+    "fft_tiles": (fft, "tiles", 128),
     "spmv": (spmv,),
     "spmv_far": (spmv,),
     "bfs": (bfs,),

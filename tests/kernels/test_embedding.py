@@ -63,7 +63,7 @@ def by_lanes(dtypes):
     """Rows of one word to 40, that is of 1 to 32 lanes and once more; numbers for two turns."""
     shmem.init()
     n, sizes = shmem.n_pes(), {"rows": 41, "bags": 3, "most": 37}
-    for number, words in enumerate(some_of((1, 3, 8, 40), 3)):
+    for number, words in enumerate(some_of((3, 40, 1, 8))):
         parts, dtype = (1, n)[number % 2], dtypes[number % len(dtypes)]
         dim = parts * words * 16 // np.dtype(dtype).itemsize
         sizes |= {"dim": dim}
