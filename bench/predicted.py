@@ -27,7 +27,8 @@ linked for sm_90a and sm_100a; passes, bytes and messages follow from the algori
 latencies are those of [bench/gpu/machines.py](../bench/gpu/machines.py), each with its source. A
 block's pieces follow each other: a piece is its passes over memory, its fences, its signals' ways.
 The time is a launch and the longest of: the pieces of a block, the bytes on NVLink, those of HBM,
-those of the L2 cache, and of `FlashDecode` the instructions of the loop over keys. The limit is
+those of the L2 cache, and of `FlashDecode` the instructions of the loop over keys; of `FFT`, with
+its instructions and shared memory, and of `EmbeddingBags` the sum over their phases. The limit is
 NVLink's, HBM's or the tensor cores' by the data sheet; copies of the driver reach {link:.0%} of
 NVLink's, {hbm:.0%} of HBM's.
 
