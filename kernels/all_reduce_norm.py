@@ -189,7 +189,7 @@ class AllReduceRMSNorm(Plan):
     it, H / 4T + T / 32 + 36 times, and must be less than 3e38. `algorithm` is as for `AllReduce`.
     """
 
-    moves = fills = True
+    moves = fills = one_thread = True
 
     def __init__(
         self, *, tokens: int, hidden: int, dtype: Any, team: Any = shmem.TEAM_WORLD,

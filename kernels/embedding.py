@@ -126,7 +126,7 @@ class EmbeddingBags(Plan):
     with `mean`. PyTorch: torch.nn.EmbeddingBag.
     """
 
-    fills = by_warps = True
+    fills = one_thread = True
 
     def __init__(
         self, *, rows: int, dim: int, bags: int, most: int, dtype: Any, column_parts: int = 1,

@@ -309,7 +309,7 @@ class FlashDecode(Plan):
             page_size=page_size, queries=queries, most_pages=self.most_pages,
         )  # fmt: skip
         pairs, tiles = batch * kv_heads, -(-self.most_pages * page_size // TILE)
-        self.by_warps = method != "lanes"
+        self.one_thread = method != "lanes"
         super().__init__(team, blocks=blocks, threads=threads, parts=pairs * tiles)
         self.splits = max(1, min(tiles, self.blocks // pairs)) if splits is None else splits
         self.batch, self.queries, self.heads, self.head_dim = batch, queries, heads, head_dim

@@ -413,7 +413,7 @@ class Jacobi(Plan):
     The workspace is one more local block, and 18 faces.
     """
 
-    moves = fills = True
+    moves = fills = one_thread = True
 
     def __init__(
         self, *, shape: tuple[int, ...], grid: tuple[int, ...] | None = None,

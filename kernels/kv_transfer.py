@@ -108,7 +108,7 @@ class KVTransfer(Requests):
     or float32, with errors of at most 1/16 of each number (see `wire`).
     """
 
-    moves = by_warps = True
+    moves = one_thread = True
 
     def __init__(
         self, *, layers: int, pages: int, page_size: int, kv_heads: int, head_dim: int, dtype: Any,

@@ -86,13 +86,13 @@ class Plan:
     a team. All members make the same calls in the same order. A call that is on another stream than
     the one before waits for that one. As a context manager a plan is freed at the end of the block.
     `threads` and `blocks` say how a kernel is launched; by default what suits the backend
-    (`tuning`), and what the kernel does (`moves`, `fills`, `by_warps`), in blocks that have
+    (`tuning`), and what the kernel does (`moves`, `fills`, `one_thread`), in blocks that have
     something to do: at most `parts`. docs/plans.md tells how to write one.
     """
 
     moves = False  # whether its kernels copy and add up, and multiply no matrices
     fills = False  # whether they keep a whole GPU busy: multiply, or load more than they send
-    by_warps = False  # whether each warp has work of its own: on CPUs a block then has one thread
+    one_thread = False  # whether a block has one on CPUs: warps or rows have work of their own
     bound = BOUND  # how many launches a plan remembers
 
     def __init_subclass__(cls) -> None:
@@ -106,8 +106,8 @@ class Plan:
         self.team, self.tuning = team, shmem.tuning()
         self.my_pe, self.n_pes = max(team.my_pe, 0), max(team.n_pes, 1)
         suggested = self.tuning.moving_threads if self.moves else self.tuning.threads
-        if self.by_warps and self.reachable and not self.tuning.multiprocessors:
-            suggested = 1  # what the threads of a warp do alike is done for each of them
+        if self.one_thread and self.reachable and not self.tuning.multiprocessors:
+            suggested = 1  # what threads do alike is done for each, and loops over rows are theirs
         self.threads = suggested if threads is None else threads
         most, self._why = self._most_blocks()
         if blocks is not None:
