@@ -365,8 +365,8 @@ class SampleSort(Plan):
         mine = [self.flat(array, 0, size) for array in self._sorted]
         self._sort(given, mine, self._all, stream)
         self._divide(mine[0], stream)
-        other = [self.flat(x, 0, y.size) for x, y in zip(self._other, results, strict=True)]
         merges = self._by_library(stream)
+        other = self._beside(results) if merges else []
         come = other if merges and self._rounds % 2 else results
         for plan, x, y in zip(self._send, mine, come, strict=True):
             plan(x, self._counts, out=y, received=received, stream=stream)
@@ -375,6 +375,10 @@ class SampleSort(Plan):
             self._launch_one(MERGE[len(results) > 1], stream, *both)
         else:
             self._sort(results, results, received, stream)
+
+    def _beside(self, arrays: list[Any]) -> list[Any]:
+        """Memory for as many elements again."""
+        return [self.flat(x, 0, y.size) for x, y in zip(self._other, arrays, strict=True)]
 
     def _by_library(self, stream: Any) -> bool:
         return self.method == "library" and not shmem.is_capturing(stream)
@@ -402,8 +406,8 @@ class SampleSort(Plan):
             by_library(*([self._view(x) for x in xs] for xs in (given, results)))
             return
         shape, place = (self.blocks, self.threads, stream), PLACE_KEYS
+        other = self._beside(results)
         for k, shift in enumerate(self._shifts):
-            other = [self.flat(x, 0, y.size) for x, y in zip(self._other, results, strict=True)]
             source = given if k == 0 else (results if k % 2 == 0 else other)
             target = other if k % 2 == 0 else results
             if len(given) > 1:

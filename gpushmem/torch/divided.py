@@ -27,8 +27,9 @@ class DividedOptimizer(torch.optim.Optimizer):
         overlap_param_gather: torch.nn.Module | None, group: Any,
     ) -> None:  # fmt: skip
         plans = plans_of("" if group is None else group.group_name)
-        self._flats, self._turns = list[Flat](), Turns(type(self).__name__, plans, bucket_cap_mb)
-        self._turns.later = overlap_param_gather is not None
+        later = overlap_param_gather is not None
+        self._turns = Turns(type(self).__name__, plans, bucket_cap_mb, later)
+        self._flats: list[Flat] = []
         super().__init__(params, rules)
         if overlap_param_gather is not None:
             self._turns.gather_before(overlap_param_gather)
@@ -162,8 +163,8 @@ class Turns:
     its bucket, and all behind that one, and the bucket before begins.
     """
 
-    def __init__(self, name: str, plans: Any, cap: float | None) -> None:
-        self.name, self.plans, self.cap, self.wait, self.later = name, plans, cap, False, False
+    def __init__(self, name: str, plans: Any, cap: float | None, later: bool) -> None:
+        self.name, self.plans, self.cap, self.later, self.wait = name, plans, cap, later, False
         self._order: list[Bucket] = []
         self._places: dict[Tensor, Bucket] = {}
         self._next = 0  # of the order, to begin

@@ -112,8 +112,8 @@ class ZeroMuon(DividedOptimizer):
 
     def _plan(self, group: dict[str, Any], buckets: list[list[Tensor]], dtype: str) -> Any:
         shapes = [tuple(each.shape) for bucket in buckets for each in bucket]
-        options = {"shapes": shapes, "dtype": dtype, "buckets": tuple(map(len, buckets))}
-        options |= {name.removeprefix("ns_"): group[name] for name in self.defaults}
-        later = {"product_dtype": self._products, "overlap_param_gather": self._turns.later}
-        plan = self._turns.plans.make(Muon, options | later)
+        options = {name.removeprefix("ns_"): group[name] for name in self.defaults}
+        options |= {"shapes": shapes, "dtype": dtype, "buckets": tuple(map(len, buckets))}
+        options |= {"product_dtype": self._products, "overlap_param_gather": self._turns.later}
+        plan = self._turns.plans.make(Muon, options)
         return plan, plan.starts
