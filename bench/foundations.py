@@ -7,10 +7,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from itertools import chain
+import time
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
+from gpushmem.kernels import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from harness import best_of, report, row
 from numba import cuda, njit, types
 
@@ -212,6 +214,49 @@ def starts():
     )
 
 
+def call_times(size):
+    """For each product by the library, seconds of a call that is a graph, and of one that is not.
+
+    Those that the host takes, and those until the product is there.
+    """
+    shmem.init()
+    found, stream, n = {}, shmem.stream(), shmem.n_pes()
+    for plan_class in (AllGatherGemm, GemmReduceScatter, GemmAllReduce):
+        rows = {"a": size, "b": size, "out": size}
+        rows |= {AllGatherGemm: {"out": n * size}, GemmReduceScatter: {"a": n * size}}.get(
+            plan_class, {}
+        )
+        a, b, out = (shmem.device_array((m, size), "float32") for m in rows.values())
+        with plan_class(m=size, n=size, k=size, dtype="float32", method="library") as plan:
+            for _, repeats in product(range(9), (plan.graphs, 0)):
+                plan.graphs = repeats
+                for calls in (4, 100):  # the first ones make the graph, and wake the other PE
+                    shmem.barrier_all()
+                    began = time.perf_counter()
+                    for _ in range(calls):
+                        plan(a, b, out=out, stream=stream)
+                    queued = time.perf_counter()
+                    stream.synchronize()
+                took = np.array([queued, time.perf_counter()]) - began
+                key = plan_class.__name__, repeats > 0
+                found[key] = np.minimum(found.get(key, np.inf), took / calls)
+    shmem.finalize()
+    return found
+
+
+def repeats():
+    """Rows: calls of plans that queue much, as a graph and anew each time."""
+    for size in (64, 512):
+        found = shmem.spawn(call_times, 2, (size,))[0]
+        for name in dict.fromkeys(name for name, _ in found):
+            for k, what in enumerate(("queued", "done")):
+                graph, anew = found[name, True][k], found[name, False][k]
+                yield row(
+                    f"{name} of {size} x {size} by the library, repeated: {what}", graph,
+                    "queued anew each time", anew, "speed >= 1", anew / graph,
+                )  # fmt: skip
+
+
 def in_a_pe():
     shmem.init()
     yield from chain(launches(), barriers(), copies())
@@ -219,4 +264,4 @@ def in_a_pe():
 
 
 if __name__ == "__main__":
-    report("foundations", chain(in_a_pe(), starts()))
+    report("foundations", chain(in_a_pe(), starts(), repeats()))

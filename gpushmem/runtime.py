@@ -890,12 +890,14 @@ def capture(stream: Any) -> AbstractContextManager[Any]:
     any stream, any number of times, asynchronously; a launch in a graph costs a small part of one
     by itself. Arrays are read as they are when it runs, numbers as they were given. A launch that
     fails takes the rest of the graph and of the queue with it. `stream` comes from `stream()`; the
-    default stream cannot be captured. While it is captured, whatever waits for this PE's streams
-    raises `ArgumentError`: `synchronize`, `a.numpy()`, collective calls, launches with NumPy
+    default stream cannot be captured. Whatever waits for this PE's streams raises `ArgumentError`
+    in the thread that captures: `synchronize`, `a.numpy()`, collective calls, launches with NumPy
     arrays. Not collective.
 
-    On the nvshmem backend it raises `BackendUnavailable`: capture the stream there with
-    `torch.cuda.graph` or cuda.core's `GraphBuilder`. PyTorch: `torch.cuda.graph`,
+    On GPUs it is a CUDA graph. Load its kernels before (launch or `preload` them once), and keep
+    the arrays alive as long as it is launched; a thread that waits for all streams waits until
+    other threads' captures end. Streams that are captured by `torch.cuda.graph` or cuda.core's
+    `GraphBuilder` take launches and operations, too. PyTorch: `torch.cuda.graph`,
     `CUDAGraph.replay`; CUDA: cudaStreamBeginCapture, cudaGraphLaunch.
     """
     return current("capture").backend.capture(stream)

@@ -436,27 +436,26 @@ class AllGatherGemm(Gemm):
         self.expect_all(a, b, out, self.m, self.n_pes * self.m)
         if gathered is not None:
             self.expect("gathered", gathered, (self.n_pes * self.m, self.k), self.dtype)
+        self._check_scales(scale_a, scale_b)
         if self._beside is not None:
-            self._beside(a, b, out, gathered, self._scales(scale_a, scale_b), stream)
+            self.repeat(self._beside, stream, a, b, out, gathered, scale_a, scale_b)
             return
-        self._scales(scale_a, scale_b)
         whole = self._no_rows if gathered is None else gathered
         self.launch(all_gather_gemm, stream, a, b, out, whole, *self._workspace, *self._sizes)
 
-    def _scales(self, scale_a: Any, scale_b: Any) -> tuple[Any, ...]:
-        """Those of a call, if it has to have any; raises `ArgumentError` unless they fit."""
+    def _check_scales(self, scale_a: Any, scale_b: Any) -> None:
+        """Raise `ArgumentError` unless a call has those that it has to have, and they fit."""
         given = {"scale_a": scale_a, "scale_b": scale_b}
         if self.out_dtype == self.dtype:
             for name, scale in given.items():
                 if scale is not None:
                     raise shmem.ArgumentError(f"AllGatherGemm: {name}: {self.dtype} has no scales")
-            return ()
+            return
         for (name, scale), shape in zip(given.items(), ((self.m, 1), (1, self.n)), strict=True):
             if scale is None:
                 raise shmem.ArgumentError(f"AllGatherGemm: {name} is missing: 8-bit floats have it")
             one = () if tuple(scale.shape) == () else (1,)
             self.expect(name, scale, shape if self.row_scales else one, np.dtype(np.float32))
-        return scale_a, scale_b
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends to others in a call."""
@@ -505,7 +504,7 @@ class Reducing(Gemm):
 
     def _run(self, kernel: Any, a: Any, b: Any, out: Any, stream: Any) -> None:
         if self._beside is not None:
-            self._beside(a, b, out, stream)
+            self.repeat(self._beside, stream, a, b, out)
         else:
             kernel = gemm_at_once if self.at_once else kernel
             self.launch(kernel, stream, a, b, out, *self._workspace)

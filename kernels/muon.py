@@ -334,6 +334,9 @@ class ZeroMuon(InBuckets):
             held += aligned(size)
 
     def _finish(self, gradients: Any, parameters: Any, stream: Any) -> None:
+        self.repeat(self._multiply_all, stream, gradients, parameters)
+
+    def _multiply_all(self, gradients: Any, parameters: Any, stream: Any) -> None:
         self.on(stream)
         for matrix in self._matrices:
             self._make_orthogonal(matrix, gradients, stream)

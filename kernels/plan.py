@@ -46,6 +46,7 @@ SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
 BOUND = 64  # launches that a plan remembers, as a rule
+GRAPHS, REPEATED = 16, 3  # calls that a plan remembers; the one from which on a call is a graph
 TOLD = (
     "algorithm",
     "method",
@@ -56,6 +57,13 @@ TOLD = (
     "tiles",
     "group",
 )  # of plans that have it
+
+
+class Repeat:
+    """A call that queues much, made again and again with the same arguments."""
+
+    def __init__(self, args: tuple[Any, ...]) -> None:
+        self.args, self.calls, self.graph = args, 0, None
 
 
 class Bound(NamedTuple):
@@ -94,6 +102,7 @@ class Plan:
     fills = False  # whether they keep a whole GPU busy: multiply, or load more than they send
     one_thread = False  # whether a block has one on CPUs: warps or rows have work of their own
     bound = BOUND  # how many launches a plan remembers
+    graphs = GRAPHS  # how many calls of several launches are graphs, where they repeat
 
     def __init_subclass__(cls) -> None:
         check_methods(cls)
@@ -129,6 +138,8 @@ class Plan:
         self._flat: dict[Any, tuple[Any, Any]] = {}  # by id and part: arrays, with one axis
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
         self._bound: dict[Any, Bound] = {}  # by kernel and arguments
+        self._repeats: dict[Any, Repeat] = {}  # by arguments
+        self._captured: Any = None  # a stream
 
     def epochs(self) -> Any:
         """The number of the last call, for each block."""
@@ -242,6 +253,45 @@ class Plan:
             return True  # what is captured runs when its graph does
         return shmem.wait_stream(stream, before)
 
+    def repeat(self, queue: Callable[..., None], stream: Any, *args: Any) -> None:
+        """Call `queue(*args, stream)`, which queues several launches; or launch a graph of it.
+
+        A graph it is from the third call on with the same arguments, as far as `graphs` are kept,
+        unless the caller captures `stream`. What is queued must not depend on anything else.
+        `queue` gets arrays as kernels take them (`on_device`).
+        """
+        args = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
+        if not self.graphs or shmem.is_capturing(stream):
+            queue(*args, stream)
+            return
+        key = tuple(map(id, args))  # of objects that are alive, since they are kept
+        known = self._repeats.get(key)
+        if known is None or any_released(known.args):
+            if len(self._repeats) >= self.graphs:
+                del self._repeats[next(iter(self._repeats))]
+            known = self._repeats[key] = Repeat(args)
+        known.calls += 1
+        if known.calls < REPEATED:
+            queue(*args, stream)
+            return
+        self.on(stream)
+        if known.graph is None:
+            known.graph = self._graph_of(queue, args)
+        known.graph.launch(stream)
+
+    def _graph_of(self, queue: Callable[..., None], args: tuple[Any, ...]) -> Any:
+        """Capture a call, on a stream of the plan's."""
+        if self._captured is None:
+            self._captured = shmem.stream(nonblocking=True)
+        before = self._stream
+        try:
+            with shmem.capture(self._captured) as graph:
+                queue(*args, self._captured)
+        finally:
+            self._bound.clear()  # launches on that stream
+            self._stream = before
+        return graph
+
     def launch_as(self, shape: tuple[Any, ...], epochs: Any, kernel: Any, *args: Any) -> None:
         """As `launch`, with blocks, threads, stream, shared memory, and other epochs of each block.
 
@@ -309,6 +359,7 @@ class Plan:
 
     def free(self) -> None:
         """Give the memory back; collective over the world, or with an `Arena` over the team."""
+        self._repeats.clear()
         self._bound.clear()
         self._flat.clear()
         self._shared.clear()

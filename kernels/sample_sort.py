@@ -361,8 +361,17 @@ class SampleSort(Plan):
         for (what, to), plan, x, y in zip(names, self._send, given, results, strict=False):
             self.expect(what, x, (size,), plan.dtype)
             self.expect(to, y, (results[0].size,), plan.dtype)
+        if self.method == "kernel":
+            self.repeat(self._queue, stream, received, *given, *results)
+        else:
+            self._queue(received, *given, *results, stream)
+
+    def _queue(self, received: Any, *arrays_and_stream: Any) -> None:
+        """Queue a call: keys, and values, what both become, and the stream."""
+        *arrays, stream = arrays_and_stream
+        given, results = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
         self.on(stream)
-        mine = [self.flat(array, 0, size) for array in self._sorted]
+        mine = [self.flat(array, 0, given[0].size) for array in self._sorted]
         self._sort(given, mine, self._all, stream)
         self._divide(mine[0], stream)
         merges = self._by_library(stream)

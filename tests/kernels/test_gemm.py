@@ -263,7 +263,6 @@ def test_groups_of_shards_that_double(run_pes):
     run_pes(body, 4)
 
 
-@pytest.mark.cpu_backend  # on GPUs CUDA captures
 def test_products_of_the_library_in_a_graph(run_pes):
     def body():
         shmem.init()
@@ -274,6 +273,8 @@ def test_products_of_the_library_in_a_graph(run_pes):
             outs = [shmem.to_device(np.full((rows, 5), -1, "float32")) for _ in range(2)]
             stream = shmem.stream()
             with kind(m=6, n=5, k=4, dtype="float32", method="library") as plan:
+                plan(a, b, out=outs[0], stream=stream)  # code cannot be loaded in a capture
+                outs[0].copy_from(-1)
                 with shmem.capture(stream) as graph:
                     for out in outs:
                         plan(a, b, out=out, stream=stream)
@@ -284,6 +285,32 @@ def test_products_of_the_library_in_a_graph(run_pes):
                     for out in outs:
                         np.testing.assert_allclose(out.numpy(), times * want, atol=1e-4)
                     a.copy_from(a.numpy() / times * (times + 1))
+        shmem.finalize()
+
+    run_pes(body, 3)
+
+
+@pytest.mark.parametrize("graphs", [gemm.Gemm.graphs, 0])
+def test_calls_that_repeat_are_graphs(run_pes, graphs):
+    """On any stream, with the values of each time; and calls with other arrays between."""
+
+    def body():
+        shmem.init()
+        me, n_pes = shmem.my_pe(), shmem.n_pes()
+        streams = shmem.stream(), shmem.stream()
+        for name, kind in PLANS.items():
+            a, b = (to_send(x) for x in operands(name, 6, 5, 4, "float32", me, n_pes))
+            first, want = a.numpy(), expected(name, 6, 5, 4, "float32", me, n_pes)
+            outs = [shmem.to_device(np.zeros(want.shape, "float32")) for _ in range(2)]
+            with kind(m=6, n=5, k=4, dtype="float32", method="library") as plan:
+                plan.graphs = graphs
+                for call in range(12):
+                    a.copy_from((1 + call) * first)
+                    out = outs[call % 5 == 4]
+                    plan(a, b, out=out, stream=streams[call % 3 == 0])
+                    np.testing.assert_allclose(out.numpy(), (1 + call) * want, atol=1e-3)
+                made = [repeat.graph is not None for repeat in plan._repeats.values()]
+            assert made == ([True, False] if graphs else [])
         shmem.finalize()
 
     run_pes(body, 3)

@@ -141,6 +141,16 @@ def test_in_a_graph_and_refused(run_pes):
             graph.launch(stream)
             assert (np.diff(out.numpy()) >= 0).all()
             assert plan.dropped() == received.numpy().sum() - 20
+        plan = SampleSort(size=50, dtype="int64", method="kernel")
+        wide = shmem.device_array(100, "int64")
+        for call in range(5):  # from the third on they are a graph
+            every = [keys_of("int64", "all", pe, 50, call) for pe in range(n)]
+            keys.copy_from(every[me])
+            plan(keys, out=wide, received=received, stream=stream)
+            total, wanted = received.numpy().sum(), reference(every)
+            part = slice(None, total) if me == 0 else slice(100 - total, None)
+            np.testing.assert_array_equal(wide.numpy()[:total], wanted[part])
+        assert [repeat.calls for repeat in plan._repeats.values()] == [5]
         with pytest.raises(shmem.ArgumentError, match="there are 51 keys, the plan is for 50"):
             plan(shmem.device_array(51, "int64"), out=out, received=received)
         with pytest.raises(shmem.ArgumentError, match="of dtypes there are int32"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpushmem.kernels import Plan
 from numba import cuda
 
 import gpushmem as shmem
@@ -663,16 +664,91 @@ def test_over_a_network_parts_of_warps_are_refused(n_pes):
     host.run(n_pes, parts_of_warps, EMULATION_NODE_PES=1, EMULATION_DEVICES=n_pes, limit=120)
 
 
-@host.job
-def refused_capture(me, n):
-    with pytest.raises(shmem.BackendUnavailable) as error:
-        shmem.capture(shmem.stream())
-    return str(error.value)
+@host.in_pes(2)
+def test_a_capture_is_a_graph_and_other_threads_wait_for_its_end(me, n):
+    from gpushmem.runtime import current
+
+    x, y, stream = shmem.zeros(4), shmem.full(4, 1000.0 * me), shmem.stream()
+    beside, order = shmem.stream(), []
+    one[1, 1](x)
+    driver.clear()
+
+    def wait():
+        shmem.synchronize()
+        order.append("other thread")
+
+    with shmem.capture(stream) as graph:
+        one[3, 1, stream](x)
+        shmem.wait_stream(beside, stream)
+        shmem.put(x[1:2], y[:1], (me + 1) % n, stream=beside)
+        shmem.wait_stream(stream, beside)
+        for refused in (shmem.synchronize, x.numpy, stream.synchronize, lambda: shmem.zeros(1)):
+            with pytest.raises(ArgumentError, match="a stream is being captured"):
+                refused()
+        with pytest.raises(ArgumentError, match="before its capture has ended"):
+            graph.launch()
+        with pytest.raises(ArgumentError, match="captured already"), shmem.capture(stream):
+            pass
+        other = threading.Thread(target=wait)
+        other.start()
+        time.sleep(0.05)
+        assert order == driver.launches() == []
+    other.join()
+    with pytest.raises(ArgumentError, match="the default stream cannot"), shmem.capture(0):
+        pass
+    with pytest.raises(ZeroDivisionError), shmem.capture(stream):
+        one[3, 1, stream](x)
+        1 / 0  # noqa: B018
+    assert not shmem.is_capturing(stream)
+    shmem.barrier_all()
+    for on in (stream, 0):
+        graph.launch(on)
+    found = driver.launches()
+    assert [(launch.grid, launch.replayed) for launch in found] == [((3, 1, 1), True)] * 2
+    assert words(found[0]) == of_array(x)
+    shmem.barrier_all()
+    assert x.numpy().tolist() == [0, 1000 * ((me - 1) % n), 0, 0]
+    shmem.gemm(y.reshape(2, 2), x.reshape(2, 2), x.reshape(2, 2), False, stream=stream)
+    assert stream.workspace is None
+    with shmem.capture(stream) as graph:  # its workspace goes with the stream
+        shmem.gemm(y.reshape(2, 2), x.reshape(2, 2), x.reshape(2, 2), False, stream=stream)
+    assert stream.workspace is not None
+    assert not current("test").backend._host_calls._products._of_graphs
 
 
-def test_capture_is_refused_with_what_captures_there():
-    (said,) = host.run(1, refused_capture)
-    assert "torch.cuda.graph or cuda.core's GraphBuilder" in said
+@shmem.jit
+def step(x, number, team, epochs):
+    x[0] = number
+
+
+@host.in_pes(2)
+def test_calls_of_plans_that_repeat_are_graphs(me, n):
+    """The same launches as before; other arguments are no repetition."""
+
+    class Steps(Plan):
+        def __call__(self, x, y):
+            self.repeat(self._queue, 0, x, y)
+
+        def _queue(self, x, y, stream):
+            for number in range(2):
+                self.launch(step, stream, x, number)
+            shmem.put(y, x, (self.my_pe + 1) % self.n_pes, stream=stream)
+
+    first, second, y = shmem.full(3, me + 10.0), shmem.full(3, me + 20.0), shmem.zeros(3)
+    seen = []
+    with Steps() as plan:
+        for x in (first, first, first, second, first):
+            driver.clear()
+            plan(x, y)
+            seen.append(driver.launches())
+            shmem.barrier_all()
+            assert (y.numpy() == x.numpy() + (1 - 2 * me)).all()
+            shmem.barrier_all()
+    replayed = [{launch.replayed for launch in found} for found in seen]
+    assert replayed == [{False}, {False}, {True}, {False}, {True}]
+    like = [[(x.grid, x.block, x.params) for x in found] for found in seen]
+    assert like[0] == like[1] == like[2] == like[4]
+    assert like[0] != like[3]
 
 
 @host.in_pes(1)

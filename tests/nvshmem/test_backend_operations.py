@@ -594,11 +594,12 @@ def test_what_cublaslt_holds_is_bounded(me, n):
         captured[:] = [int(stream.__cuda_stream__()[1])] * (k < 2)
         shmem.gemm(out, a, a, True, stream=stream)
         assert len(products._workspaces) <= cublaslt.STREAMS
-    assert len(products._of_graphs) == 2
-    kept = dict(products._of_graphs)
+    kept = [stream.workspace for stream in streams[:2]]
+    assert None not in kept
     for stream in streams[:2]:  # the same, for what is not captured
         shmem.gemm(out, a, a, True, stream=stream)
-    assert products._of_graphs == kept
+    assert kept == [stream.workspace for stream in streams[:2]]
+    assert all(stream.workspace is None for stream in streams[2:])
     assert len(products._workspaces) == cublaslt.STREAMS
     shmem.synchronize()
     assert (out.numpy() == 5 + 16 * (len(streams) + 2)).all()

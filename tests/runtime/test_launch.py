@@ -1,5 +1,7 @@
 """What `kernel[grid, block]` gives: a launch that is shown, called and bound."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -264,6 +266,25 @@ def test_what_a_capture_cannot_do_is_refused(alone):
         pass
     count[1, 1, stream](x, 1)
     assert x.numpy()[0] == 1
+
+
+def test_other_threads_wait_while_a_stream_is_captured(alone):
+    """For what runs: the capture is the business of its thread."""
+    x, stream, seen = shmem.zeros(1), shmem.stream(), []
+
+    def wait():
+        count[1, 1](x, 2)
+        shmem.synchronize()
+        seen.append(x.numpy()[0])
+
+    with shmem.capture(stream) as graph:
+        count[1, 1, stream](x, 10)
+        other = threading.Thread(target=wait)
+        other.start()
+        other.join()
+    assert seen == [2]
+    graph.launch(stream)
+    assert x.numpy()[0] == 12
 
 
 GRAPH = """

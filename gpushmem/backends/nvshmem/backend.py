@@ -36,6 +36,7 @@ from gpushmem.backends.nvshmem.gpu import cublaslt, modules, nvlink
 from gpushmem.backends.nvshmem.gpu.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.gpu.device import NOTICE, Device, Stream, say
 from gpushmem.backends.nvshmem.gpu.driver_errors import check
+from gpushmem.backends.nvshmem.gpu.graph import Graph, captured
 from gpushmem.backends.nvshmem.gpu.memory import Registered
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -397,12 +398,8 @@ class NvshmemBackend:
     def is_capturing(self, stream: Any) -> bool:
         return self._device.is_captured(self._device.stream_of(stream))
 
-    def capture(self, stream: Any) -> AbstractContextManager[Any]:
-        raise BackendUnavailable(
-            "capture is for backends without a GPU: on GPUs capture the stream with "
-            "torch.cuda.graph or cuda.core's GraphBuilder; launches and operations of gpushmem on "
-            "it become part of the CUDA graph"
-        )
+    def capture(self, stream: Any) -> AbstractContextManager[Graph]:
+        return captured(self._device, stream)
 
     def synchronize(self) -> None:
         with self._tracer.calling("synchronize"):

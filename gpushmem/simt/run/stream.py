@@ -263,7 +263,7 @@ class Stream:
             )
         if self._captured is not None:
             raise ArgumentError("the stream is being captured already")
-        self.device.captures.add(self)
+        self.device.captures[self] = threading.get_ident()
         self._captured = []
         return self._captured
 
@@ -272,7 +272,7 @@ class Stream:
         for stream in (self, *self._joined):
             stream._captured, stream._origin = None, stream
         self._joined.clear()
-        self.device.captures.discard(self)
+        self.device.captures.pop(self, None)
 
     def _order(self) -> None:
         """Let what comes next on this stream wait for what has to come before it on others."""
@@ -312,6 +312,10 @@ class Stream:
         """
         if self._captured is not None:
             raise ArgumentError(CAPTURED)
+        self.wait_for_all(what)
+
+    def wait_for_all(self, what: str = "synchronize") -> None:
+        """As `synchronize`, of what was queued before a capture."""
         queue, count = self.queue, self.queue.put_so_far
         try:
             if not queue.reached(count):
@@ -358,7 +362,7 @@ class Device:
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.busy: set[Stream] = set()  # those with work that was not done when last looked
         self.failed: set[Stream] = set()  # kept until their errors have been raised
-        self.captures: set[Stream] = set()
+        self.captures: dict[Stream, int] = {}  # and the thread that captures
         self.default = self.stream()
 
     def stream(self, blocking: bool = True) -> Stream:
@@ -376,11 +380,11 @@ class Device:
             return not self.failed and all(stream.forget() for stream in list(self.busy))
 
     def synchronize(self) -> None:
-        """Wait for all streams; raises the first error found."""
-        if self.captures:
+        """Wait for all streams, but those that other threads capture; raises the first error."""
+        if threading.get_ident() in list(self.captures.values()):
             raise ArgumentError(CAPTURED)
         for stream in list(self._streams):
-            stream.synchronize()
+            stream.wait_for_all()
 
     def stop(self, seconds: float) -> bool:
         """Cancel all queued work; returns whether the streams are done within `seconds`."""

@@ -7,8 +7,8 @@ where there is no CUDA driver. cuBLASLt counts columns first, so it computes the
 A product is described once for its dtype, sizes, strides and alignment; then the library has said
 which of its kernels to take, so a call is one call of it, which a CUDA graph can capture. Each
 stream has a workspace of its own, since products on two streams may run at the same time. That of a
-stream that was captured is the graph's, too, and stays until the end; of the others those used last
-are kept.
+stream that was captured is the graph's, too, and stays as long as the stream, which a `Graph`
+keeps, or until the end if it is another library's; of other streams those used last are kept.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Products:
         self._handle: handle | None = None
         self._known: dict[Any, Product] = {}
         self._workspaces: dict[int, GpuArray] = {}  # by stream, the one used last at the end
-        self._of_graphs: dict[int, GpuArray] = {}
+        self._of_graphs: dict[int, GpuArray] = {}  # of other libraries' streams
 
     def multiply(
         self, stream: int, dst: Any, a: Any, b: Any, accumulate: bool, scale_a: Any = None,
@@ -114,15 +114,20 @@ class Products:
         )  # fmt: skip
 
     def _workspace(self, stream: int) -> GpuArray:
-        workspace = self._of_graphs.get(stream, self._workspaces.pop(stream, None))
+        ours = self._device.streams.get(stream)
+        held = self._of_graphs.get(stream) if ours is None else ours.workspace
+        workspace = self._workspaces.pop(stream, None) if held is None else held
         if workspace is None:
             workspace = self._device.array((WORKSPACE,), np.dtype(np.uint8))
-        if self._device.is_captured(stream):
+        if not self._device.is_captured(stream):
+            if held is None:
+                self._workspaces[stream] = workspace
+                if len(self._workspaces) > STREAMS:  # freed when the GPU is done with it
+                    del self._workspaces[next(iter(self._workspaces))]
+        elif ours is None:
             self._of_graphs[stream] = workspace
-        elif stream not in self._of_graphs:
-            self._workspaces[stream] = workspace
-            if len(self._workspaces) > STREAMS:  # freed when the GPU is done with it
-                del self._workspaces[next(iter(self._workspaces))]
+        else:
+            ours.workspace = workspace
         return workspace
 
     def _find(

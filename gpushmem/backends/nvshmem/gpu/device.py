@@ -38,6 +38,10 @@ KEPT = 1 << 30  # bytes of freed memory above which an allocation waits for the 
 HOST, DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
 MAX_PITCH = 2**31 - 1  # bytes between the rows of a copy
 EAGER = 200e-6  # seconds of a wait that poll without sleeping
+CAPTURED = (
+    "a stream is being captured: what is queued on it does not run now, so nothing can wait for "
+    "it; end the capture, and launch the graph"
+)
 NOTICE = 10.0  # seconds until a PE says that it waits where nothing ends the wait
 
 
@@ -46,6 +50,7 @@ class Stream:
 
     def __init__(self, device: Device, stream: CudaStream) -> None:
         self._device, self.cuda = device, stream
+        self.workspace: GpuArray | None = None  # of products that are in a graph
 
     def synchronize(self) -> None:
         """Wait until all work queued on the stream is done."""
@@ -69,7 +74,9 @@ class Device:
         self.number = number
         self.timeout: float | None = None  # seconds that a host waits at most
         self.late: Callable[[str], None] = lambda reason: None  # called when it has
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self.capturing = threading.RLock()  # holds who captures a stream, or waits for all
+        self.captures: list[int] = []  # the threads that capture
+        self.streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
         # For host calls; does not wait for the default stream.
         self.own = self.new_stream()
         self.memory: Allocator = Unregistered()
@@ -114,7 +121,7 @@ class Device:
         integer("stream: priority", priority, greatest, least)
         options = StreamOptions(nonblocking=nonblocking, priority=priority)
         stream = Stream(self, self.cuda.create_stream(options=options))
-        self._streams.add(stream)
+        self.streams[int(stream.cuda.handle)] = stream
         return stream
 
     def stream_of(self, stream: Any) -> CudaStream:
@@ -159,11 +166,18 @@ class Device:
         status = check(driver.cuStreamIsCapturing(handle), "is_capturing")
         return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
+    @property
+    def captures_here(self) -> bool:
+        """Whether the calling thread captures a stream."""
+        return threading.get_ident() in self.captures
+
     def wait(self, stream: CudaStream, what: str) -> None:
         """Wait until a stream is done; Ctrl-C ends the wait, and so does the timeout.
 
         cuStreamSynchronize ignores Ctrl-C, so this polls, with back-off.
         """
+        if self.captures_here:
+            raise ArgumentError(CAPTURED)
         self.enter()
         began, pause = time.monotonic(), 0.0
         while True:
@@ -214,9 +228,11 @@ class Device:
         """Wait until all streams of this PE are done; then nobody uses what was freed before."""
         over = [self._freed.popleft() for _ in range(len(self._freed))]
         try:
-            for stream in (LEGACY_DEFAULT_STREAM, *(s.cuda for s in list(self._streams))):
-                self.wait(stream, what)
-            check(driver.cuCtxSynchronize(), what)  # streams of other libraries, too
+            with self.capturing:  # nothing is captured then, for which CUDA cannot wait
+                for stream in list(self.streams.values()):
+                    self.wait(stream.cuda, what)
+                self.wait(LEGACY_DEFAULT_STREAM, what)
+                check(driver.cuCtxSynchronize(), what)  # streams of other libraries, too
         except BaseException:
             self._freed.extendleft(reversed(over))
             raise
@@ -227,7 +243,7 @@ class Device:
         """Whether all streams of this PE are done within so many seconds; none can be cancelled."""
         self.enter()
         end = time.monotonic() + seconds
-        streams = [LEGACY_DEFAULT_STREAM, *(s.cuda for s in list(self._streams))]
+        streams = [LEGACY_DEFAULT_STREAM, *(s.cuda for s in list(self.streams.values()))]
         busy = driver.CUresult.CUDA_ERROR_NOT_READY
         while any(driver.cuStreamQuery(stream.handle)[0] == busy for stream in streams):
             if time.monotonic() > end:
@@ -241,7 +257,7 @@ class Device:
         """An array in ordinary device memory, freed after the last reference."""
         self.enter()
         nbytes = max(1, math.prod(shape) * dtype.itemsize)
-        if sum(n for _, n in list(self._freed)) > KEPT:
+        if sum(n for _, n in list(self._freed)) > KEPT and not self.captures_here:
             self.synchronize("device_array")
         try:
             address = self.memory.alloc(nbytes)
