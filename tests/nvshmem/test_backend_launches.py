@@ -727,13 +727,14 @@ def test_calls_of_plans_that_repeat_are_graphs(me, n):
 
     class Steps(Plan):
         def __call__(self, x, y):
-            self.repeat(self._queue, 0, x, y)
+            self.repeat(self._queue, on, x, y)
 
         def _queue(self, x, y, stream):
-            for number in range(2):
-                self.launch(step, stream, x, number)
+            self.launch(step, stream, x, 0)
+            self.launch(step, stream, y, 1)
             shmem.put(y, x, (self.my_pe + 1) % self.n_pes, stream=stream)
 
+    on = shmem.stream()
     first, second, y = shmem.full(3, me + 10.0), shmem.full(3, me + 20.0), shmem.zeros(3)
     seen = []
     with Steps() as plan:
@@ -746,6 +747,7 @@ def test_calls_of_plans_that_repeat_are_graphs(me, n):
             shmem.barrier_all()
     replayed = [{launch.replayed for launch in found} for found in seen]
     assert replayed == [{False}, {False}, {True}, {False}, {True}]
+    assert {x.stream for found in seen for x in found} == {on.__cuda_stream__()[1]}
     like = [[(x.grid, x.block, x.params) for x in found] for found in seen]
     assert like[0] == like[1] == like[2] == like[4]
     assert like[0] != like[3]
