@@ -19,6 +19,7 @@
 #   bench         bench/gpu with 1 PE: operations, signals, copies, launches; BENCH and MPS_BENCH: which of them
 #   moving        bench/gpu/moving.py: copy_block and reduce_rows_block, bytes a second, products; with 2 and 4 PEs
 #                 all-reduces; moving.jsonl in $OUT
+#   counters      bench/gpu/counters.py: ncu's counters of each inner loop, with 1 PE; counters.jsonl in $OUT
 #   first         bench/gpu: from the start of a process to its first kernel's end
 #   bench-mps     bench/gpu --short with MPS_PES ("2 4") PEs that share the GPU, with MPS
 #   bench-shared  the same, without: kernels that do not wait
@@ -38,7 +39,7 @@ export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
 export WHICH="${WHICH:-gpu and not slow and not sweep}"  # of the tests
 export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1
 hour=(ordering polls busy closures loading loading-host far multicast ibgda plans)
-all=(info hello first-hour notice compilers tests fault moving bench first bench-mps bench-shared examples)
+all=(info hello first-hour notice compilers tests fault moving bench counters first bench-mps bench-shared examples)
 [ "${1:-}" != --rehearse ] || { export REHEARSE=1; shift; }
 [ -z "$REHEARSE" ] || export PYTHONDONTWRITEBYTECODE=1  # on the machine it is kept: `first` measures imports
 steps=("${@:-${all[@]}}"); [ $# -gt 0 ] || steps=("${all[@]}")
@@ -232,6 +233,7 @@ fault() { "$PYTHON" bench/gpu/fault.py || [ -n "$REHEARSE" ]; }  # no kernel fai
 moving() {  # moving PES
   "$PYTHON" -m gpushmem run --backend "$BACKEND" -n "$1" --heap-size 1G bench/gpu/moving.py ${REHEARSE:+--rehearse} | tee -a "$OUT/moving.jsonl"
 }
+counters() { GPUSHMEM_BACKEND=$BACKEND "$PYTHON" bench/gpu/counters.py ${REHEARSE:+--rehearse} | tee -a "$OUT/counters.jsonl"; }
 both() { "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 bench/gpu/both.py; }
 t=tests/gpu/test_gpu.py::test_
 export COMPILED_TESTS="${COMPILED_TESTS:-${t}copies_in_kernels ${t}single_elements ${t}atomics \
@@ -256,7 +258,7 @@ compiled() {
   step "compilers, tests by numba-cuda-mlir" "${COMPILED_LIMIT:-90}" bash -c "with_mlir compiled_tests"; mps_off
   unset GPUSHMEM_COMPILER
 }
-export -f info run hello tests bench example examples sanitizer hour judge notice with_mlir fault both moving compiled_tests far ibgda
+export -f info run hello tests bench example examples sanitizer hour judge notice with_mlir fault both moving counters compiled_tests far ibgda
 
 echo "$(date -u) $*" >>"$SUMMARY"
 printf '\n===== install\n' >>"$LOG"
@@ -300,6 +302,7 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
       step moving 60 bash -c "set -o pipefail; moving 1"
       for n in 2 4; do with_mps "$n" "moving, $n PEs" 60 bash -c "set -o pipefail; moving $n"; done ;;
     bench) step bench 150 bash -c "bench -n 1 ${BENCH:-ops ping-pong copy launch}" ;;
+    counters) step counters 120 bash -c "set -o pipefail; counters" ;;
     first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;
     bench-mps)
       for n in ${MPS_PES:-2 4}; do with_mps "$n" "bench-mps, $n PEs" 90 bash -c "bench --short -n $n ${MPS_BENCH:-ops ping-pong copy}"; done ;;

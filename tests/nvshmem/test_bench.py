@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from bench.gpu import counters
 from gpushmem import cache_files
 from tests.nvshmem import emulation
 from tests.nvshmem.emulation import ROOT
@@ -134,6 +135,31 @@ def test_the_script_for_a_machine_goes_on_when_a_step_fails(tmp_path):
     assert "info: ok" in summary, said
     assert said.endswith(summary)
     assert {file.name for file in (tmp_path / "out").iterdir()} >= {"log.txt", "info.json"}
+
+
+def of_ncu(number, kernel, **more):
+    """What Nsight Compute prints of a launch: a line for each metric."""
+    good = {
+        "load": "15.98", "store": "16", "spilled": "0", "spills": "0", "read": "67,108,864",
+        "written": "0", "share": "88.1", "warps": "91", "registers": "40", "ns": "41,000",
+    }  # fmt: skip
+    about = f'"{number}","1","cudapy::x::{kernel}[abi:v1](Array<float>)"'
+    metrics = [(counters.METRICS[what][0], value) for what, value in (good | more).items()]
+    return "".join(f'{about},"{name}","","{value}"\n' for name, value in metrics)
+
+
+def test_counters_are_judged():
+    """By the last launch of a kernel: of what is expected of it, and that nothing is spilled."""
+    text = '==PROF== Connected\n"ID","Process ID","Kernel Name","Metric Name","Metric Unit",'
+    text += '"Metric Value"\n' + of_ncu(0, "copy_parts", load="4") + of_ncu(1, "copy_parts")
+    text += of_ncu(2, "sum_parts", store="4", share="n/a", spills="1,234")
+    found = list(counters.judged(counters.counted(text), ["moved", "bfs"]))
+    assert [(line["kernel"], line["missed"]) for line in found] == [
+        ("copy_parts", []), ("sum_parts", ["store", "share", "spills"]),
+        ("search", ["it was not launched"]),
+    ]  # fmt: skip
+    assert found[0]["load"] == pytest.approx(32 * 15.98)
+    assert (found[0]["read"], found[1]["spills"], found[1]["share"]) == (64 << 20, 1234, None)
 
 
 HANGS = """
