@@ -336,10 +336,10 @@ class AllReduce(InPieces):
         return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, pieces)
 
     def free(self) -> None:
-        """As any plan's; the plans of two levels, and their teams, first."""
+        """As any plan's; then the teams of two levels."""
+        super().free()
         if self._levels is not None:
             self._levels.free()
-        super().free()
 
 
 IN_PLACE, WARP = "in_place", 32
@@ -390,17 +390,18 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
         )
     n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
     item = int(np.dtype(dtype).itemsize)
-    shapes = {
-        "one_shot": (n, piece), "multicast": (1, piece), "ll": (n, units_for(piece * item)),
-        "ll128": (n, lines_for(piece * item)), "ll128_two_shot": (n, lines_for(part * item)),
+    units, lines = units_for(piece * item), lines_for(piece * item)
+    shapes = {  # of boxes, of their signals; of sums, of their signals
+        "one_shot": ((n, piece), n, (0,), 0), "two_shot": ((n, part), n, (piece,), n),
+        "ring": ((n, part), 2 * (n - 1), (0,), 0), "multicast": ((1, piece), n, (piece,), n),
+        "ll": ((n, units), 0, (0,), 0), "ll128": ((n, lines), 0, (0,), 0),
+        "ll128_two_shot": ((n, lines_for(part * item)), 0, (n, lines_for(part * item)), 0),
     }  # fmt: skip
-    shape = shapes.get(algorithm, (n, part))
-    sums = {"two_shot": (piece,), "multicast": (piece,), "ll128_two_shot": shape}
+    boxes, arrived, sums, summed = shapes[algorithm]
     boxed = "uint64" if algorithm in FLAGGED else dtype
     return (
-        plan.boxes(blocks, *shape, dtype=boxed), plan.signals(blocks, 2 * n),
-        plan.boxes(blocks, *sums.get(algorithm, (0,)), dtype=boxed), plan.signals(blocks, n),
-        plan.reachable,
+        plan.boxes(blocks, *boxes, dtype=boxed), plan.signals(blocks, arrived),
+        plan.boxes(blocks, *sums, dtype=boxed), plan.signals(blocks, summed), plan.reachable,
     )  # fmt: skip
 
 

@@ -341,10 +341,10 @@ class AllToAllV(Varying):
         return self._levels.sends() if self._levels else super().sends(counts, received)
 
     def free(self) -> None:
-        """As any plan's; the plans of two levels, and their teams, first."""
+        """As any plan's; then the teams of two levels."""
+        super().free()
         if self._levels is not None:
             self._levels.free()
-        super().free()
 
 
 class AllGatherV(Varying):

@@ -146,7 +146,7 @@ def gathering(update: Any, whole: bool, now: bool) -> Any:
             own, at = parameters[i:j], i if whole else held + first
             update(own, values[at : at + own.size], state, held + first, f, starts)
             if now:
-                send_to_others(own, 0, 0, own.size, boxes, signals, near, team, epoch)
+                send_to_others(own, 0, 0, own.size, boxes[me], signals, near, team, epoch)
                 take(parameters, bounds, first, last, boxes, signals, team, epoch)
                 epoch += 1
         return epoch

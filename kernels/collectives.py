@@ -41,13 +41,16 @@ __all__ = ["AllGather", "AllToAll", "Broadcast", "ExclusiveScan", "ReduceScatter
 
 
 @shmem.jit(device=True)
-def send_to_others(x, apart, first, last, boxes, signals, near, team, epoch):
-    """Send elements `first` to `last` of the others' parts of `x`, which are so far `apart`."""
+def send_to_others(x, apart, first, last, box, signals, near, team, epoch):
+    """Send elements `first` to `last` of the others' parts of `x`, which are so far `apart`.
+
+    `box` is this PE's on the others.
+    """
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     for k in range(1, n):
         to = (me + k) % n
         part = x[to * apart + first : to * apart + last]
-        send(boxes[me][: part.size], part, signals[me:], epoch, member(team, to), near)
+        send(box[: part.size], part, signals[me:], epoch, member(team, to), near)
     tell_others(signals[me:], epoch, team, near)
 
 
@@ -63,7 +66,7 @@ def exchange(x, out, size, apart, piece, inbox, arrived, near, team, epochs):
     for first in range(lower, upper, piece):
         last, s = min(first + piece, upper), epoch % SLOTS
         boxes, signals = inbox[s, b], arrived[s, b]
-        send_to_others(x, apart, first, last, boxes, signals, near, team, epoch)
+        send_to_others(x, apart, first, last, boxes[me], signals, near, team, epoch)
         mine = x[me * apart + first : me * apart + last]
         shmem.copy_block(out[me * size + first : me * size + last], mine)
         for k in range(1, n):
@@ -84,7 +87,7 @@ def reduce_scatter(x, out, size, piece, inbox, arrived, near, team, epochs):
     for first in range(lower, upper, piece):
         last, s = min(first + piece, upper), epoch % SLOTS
         boxes, signals = inbox[s, b], arrived[s, b]
-        send_to_others(x, size, first, last, boxes, signals, near, team, epoch)
+        send_to_others(x, size, first, last, boxes[me], signals, near, team, epoch)
         shmem.copy_block(out[first:last], x[me * size + first : me * size + last])
         wait_for_others(signals, epoch, team)
         sum_in_order(out[first:last], boxes, me, n)
@@ -117,7 +120,10 @@ def exclusive_scan(x, out, piece, inbox, arrived, near, team, epochs):
 
 @shmem.jit(collective=True)
 def broadcast(x, root, piece, inbox, arrived, near, team, epochs):
-    """`x` of the root to all; the others tell it that they have begun: its next box is free."""
+    """`x` of the root to all; the others tell it that they have begun: its next box is free.
+
+    A PE has one box, since only the root sends.
+    """
     epoch, b = begin(epochs), cuda.blockIdx.x
     me = shmem.team_my_pe(team)
     lower, upper = part_of(x.size, cuda.gridDim.x, b)
@@ -125,12 +131,12 @@ def broadcast(x, root, piece, inbox, arrived, near, team, epochs):
         last, s = min(first + piece, upper), epoch % SLOTS
         boxes, signals = inbox[s, b], arrived[s, b]
         if me == root:
-            send_to_others(x, 0, first, last, boxes, signals, near, team, epoch)
+            send_to_others(x, 0, first, last, boxes[0], signals, near, team, epoch)
             wait_for_others(signals, epoch, team)
         else:
             tell(signals[me:], epoch, member(team, root))
             wait_for(signals[root:], epoch)
-            shmem.copy_block(x[first:last], boxes[root][: last - first])
+            shmem.copy_block(x[first:last], boxes[0][: last - first])
         epoch += 1
     end_at(epochs, epoch - 1)
 
@@ -138,13 +144,15 @@ def broadcast(x, root, piece, inbox, arrived, near, team, epochs):
 class Collective(InPieces):
     """A collective whose parts have `size` elements of `dtype`."""
 
+    by_all = True  # whether each PE has a box for each
+
     def __init__(
         self, *, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD, blocks: int | None = None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(size, dtype, team, blocks, threads)
         self._workspace = (
-            self.boxes(self.blocks, self.n_pes, self.piece, dtype=dtype),
+            self.boxes(self.blocks, self.n_pes if self.by_all else 1, self.piece, dtype=dtype),
             self.signals(self.blocks, self.n_pes), self.reachable,
         )  # fmt: skip
 
@@ -222,6 +230,8 @@ class ExclusiveScan(Collective):
 
 class Broadcast(Collective):
     """Send `size` elements of `dtype` from PE `root` of a team to all others: `plan(x)`."""
+
+    by_all = False
 
     def __init__(
         self, *, size: int, dtype: Any, root: int = 0, team: Any = shmem.TEAM_WORLD,

@@ -218,11 +218,13 @@ def decoding(attend: Any) -> Any:
 
         The last are those of the cache. Each block has its own of `works`, `wide`, `small` and
         `index` (see `attend`), of `parts` and `weights` (rows, n * splits). `sent` (items, rows, D
-        + PAD) is what goes to `inbox` (SLOTS, n, the same); `arrived` (SLOTS, n, blocks).
+        + PAD) is what goes to `inbox` (SLOTS, n, items, rows, D + PAD), where with `split_heads`
+        items are those of as many heads as a PE has at most; `arrived` (SLOTS, n, blocks).
         """
         me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
         b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
         batch, n_queries, group = q.shape[0], q.shape[1], q.shape[2] // kv_heads
+        room = inbox.shape[2] // (batch * splits)  # for heads
         for item in range(b, batch * kv_heads * splits, cuda.gridDim.x):
             pair, split = item // splits, item % splits
             sequence, head = pair // kv_heads, pair % kv_heads
@@ -241,7 +243,9 @@ def decoding(attend: Any) -> Any:
             for k in range(1, n + 1):
                 to = (me + k) % n
                 if not split_heads or to == owner_of(head, kv_heads, n):
-                    box = inbox[slot, me, item].reshape(mine.size)
+                    first = to * kv_heads // n if split_heads else 0
+                    place = (sequence * room + head - first) * splits + split
+                    box = inbox[slot, me, place].reshape(mine.size)
                     shmem.put_nbi_block(box, whole, member(team, to))
         cuda.syncthreads()
         if t < n:
@@ -262,8 +266,8 @@ def decoding(attend: Any) -> Any:
                     )  # fmt: skip
                 cuda.syncthreads()
                 merge(
-                    out[sequence], inbox[slot], pair, splits, (head - first) * group, works[b],
-                    parts[b], weights[b],
+                    out[sequence], inbox[slot], sequence * room + head - first, splits,
+                    (head - first) * group, works[b], parts[b], weights[b],
                 )  # fmt: skip
         complete()
         end(epochs)
@@ -351,6 +355,7 @@ class FlashDecode(Plan):
             return shmem.device_array((blocks, *shape), dtype)
 
         self._items, self._row = (items, rows), dim + PAD
+        here = items // self.kv_heads * -(-self.kv_heads // n) if self.split_heads else items
         if self.method == "lanes":
             most = 1 << min(rows - 1, MOST_ROWS - 1).bit_length()
             self._kernel = by_lanes(self._lanes, most, PACK // self.dtype.itemsize)
@@ -367,7 +372,7 @@ class FlashDecode(Plan):
         parts = n * self.splits
         return (
             work, wide, small, index, sent, scratch(rows, parts, dtype="int32"),
-            scratch(rows, parts), self.boxes(n, items, rows, width, dtype=f4),
+            scratch(rows, parts), self.boxes(n, here, rows, width, dtype=f4),
             self.signals(n, blocks),
         )  # fmt: skip
 

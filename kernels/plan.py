@@ -132,6 +132,7 @@ class Plan:
         self._epochs = self.epochs()
         self.inboxes: list[Any] = []  # all that `boxes` made
         self._memory: list[Any] = []
+        self._plans: list[Any] = []  # that it is made of
         self._arena = USED.get()
         self._registered: list[Any] = []
         self._stream: Any = None
@@ -163,11 +164,15 @@ class Plan:
         """
         told = {"grid": f"{self.blocks}, blocks of {self.threads} threads: {self._why}"}
         told |= {name: str(getattr(self, name)) for name in TOLD if hasattr(self, name)}
-        told["memory"] = f"{sum(array.nbytes for array in self._memory)} bytes on the heap"
+        told["memory"] = f"{self._nbytes()} bytes on the heap"
         if hasattr(self, "sends"):
             told["sends"] = "{} bytes in {} messages".format(*self.sends())
         lines = (f"\n  {what.replace('_', ' '):11}{said}" for what, said in told.items())
         return f"{type(self).__name__}, team of {self.n_pes}{''.join(lines)}"
+
+    def _nbytes(self) -> int:
+        own = sum(array.nbytes for array in self._memory)
+        return own + sum(plan._nbytes() for plan in self._plans)
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
         """Memory for others to write to: an array (SLOTS, *shape)."""
@@ -365,6 +370,8 @@ class Plan:
         self._shared.clear()
         while self._registered:
             shmem.unregister(self._registered.pop())
+        while self._plans:
+            self._plans.pop().free()
         while self._memory:
             if self._arena is None:
                 shmem.free(self._memory.pop())

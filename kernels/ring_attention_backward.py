@@ -252,9 +252,9 @@ class RingAttentionBackward(Ring):
 
     Arguments, shapes and dtypes as of `RingAttention`, whose `out` and `lse` are given; dq is of
     q's shape, dk and dv are of k's. Sums are float32, also where they travel; with the method
-    "library" what one PE adds to a block's gradients travels in dtype. Workspace: 4 tokens kv_heads
-    head_dim numbers on the heap, and 8 times as many of float32, or with "library" twice as many;
-    sums of all queries.
+    "library" what one PE adds to a block's gradients travels in dtype. Workspace on the heap: of
+    tokens kv_heads head_dim numbers 4 times as many, and 8 times as many of float32, or with
+    "library" 8 times as many; and sums of all queries.
     """
 
     def __init__(

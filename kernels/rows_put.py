@@ -79,7 +79,7 @@ def put_rows(
     if cuda.threadIdx.x == 0:
         missing += lay_out_sent(counts, apart, x.size // width, begins, sent)
     cuda.syncthreads()
-    send_to_others(sent, 0, 0, n, told, heard[b], near, team, epoch)
+    send_to_others(sent, 0, 0, n, sent, heard[b], near, team, epoch)
     wait_for_others(heard[b], epoch, team)
     come = lay_out(told, me, places, received, b)
     for step in range(1, n + 1):

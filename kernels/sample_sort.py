@@ -316,7 +316,6 @@ class SampleSort(Plan):
         )
         self._all = shmem.to_device(np.full(1, size))
         self._views: dict[int, tuple[Any, Any]] = {}  # by id: arrays, as NumPy's
-        self._plans: list[Any] = []
         try:
             self._plans.append(
                 AllGatherV(rows=SAMPLES, row=(2,), dtype="int64", team=team, blocks=1)
@@ -452,12 +451,6 @@ class SampleSort(Plan):
         sent = [self._gather.sends(samples, samples)]
         sent += [plan.sends(counts, received) for plan in self._send]
         return sum(nbytes for nbytes, _ in sent), sum(messages for _, messages in sent)
-
-    def free(self) -> None:
-        """As any plan's, with those of the parts."""
-        while self._plans:
-            self._plans.pop().free()
-        super().free()
 
 
 def by_library(given: list[Any], results: list[Any]) -> None:

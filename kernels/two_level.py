@@ -65,14 +65,14 @@ class TwoLevels:
         self._teams = inside, across = plan.team.split_2d(per_node)
         self._part = part_of(plan.size, per_node, inside.my_pe)
         first, last = self._part
-        self._plans: list[Any] = []
+        self._plans: list[Any] = plan._plans
         try:
             part = part_size(plan.size, per_node)
             self._plans.append(Inside(size=part, team=inside, **options))
             self._plans.append(type(plan)(size=last - first, team=across, **options))
         except shmem.HeapExhausted:  # on all PEs
-            self.free()
             plan.free()
+            self.free()
             raise
         self.inboxes = [box for made in self._plans for box in made.inboxes]
 
@@ -90,9 +90,7 @@ class TwoLevels:
         return 2 * near_bytes + far_bytes, 2 * near_messages + far_messages
 
     def free(self) -> None:
-        """Give the memory and the teams back; collective as the plan's `free` is."""
-        while self._plans:
-            self._plans.pop().free()
+        """Give the teams back, after the plan; collective as its `free` is."""
         teams, self._teams = self._teams, ()
         for team in teams:
             team.destroy()

@@ -68,7 +68,7 @@ class LevelsOfRows:
     def __init__(self, plan: Any, per_node: int) -> None:
         self._plan, m, nodes = plan, per_node, plan.n_pes // per_node
         self._teams = plan.team.split_2d(per_node)
-        self._sizes, self._plans = (m, nodes), []
+        self._sizes, self._plans = (m, nodes), plan._plans
         launch = {"blocks": plan.blocks, "threads": plan.threads}
         try:
             for team, numbers, rows in zip(self._teams, (nodes, m), (1, m), strict=True):
@@ -79,8 +79,8 @@ class LevelsOfRows:
                     ),
                 ]
         except shmem.HeapExhausted:  # on all PEs
-            self.free()
             plan.free()
+            self.free()
             raise
         self.inboxes = [box for made in self._plans for box in made.inboxes]
         self._first, self._middle, self._last = (
@@ -131,9 +131,7 @@ class LevelsOfRows:
         return sum(nbytes for nbytes, _ in sent), sum(messages for _, messages in sent)
 
     def free(self) -> None:
-        """Give the memory and the teams back; collective as the plan's `free` is."""
-        while self._plans:
-            self._plans.pop().free()
+        """Give the teams back, after the plan; collective as its `free` is."""
         teams, self._teams = self._teams, ()
         for team in teams:
             team.destroy()

@@ -207,7 +207,9 @@ def in_one_pass_by(update: Any, now: bool) -> Any:
                 sum_in_order(mine, boxes, me, n)
                 update(own, mine, state, held + first, f, step == 1)
                 if now:
-                    send_to_others(own, 0, 0, own.size, sums[s, b], told[s, b], near, team, epoch)
+                    send_to_others(
+                        own, 0, 0, own.size, sums[s, b, me], told[s, b], near, team, epoch
+                    )  # fmt: skip
                 if now and last == upper:
                     take(parameters, bounds, first, last, sums[s, b], told[s, b], team, epoch)
                 epoch += 1

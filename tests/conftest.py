@@ -216,6 +216,15 @@ def run_pes(run_pes):
 
 
 @pytest.fixture
+def on_nodes(monkeypatch):
+    """`on_nodes(n)`: jobs that start from now on are on `n` nodes."""
+    from gpushmem.start.launch import local
+
+    yield lambda n: monkeypatch.setattr(pes, "NODES", n)
+    local.preload(pes.BACKEND)  # what this process compiles is for one node again
+
+
+@pytest.fixture
 def alone():
     """One PE: this process."""
     import gpushmem as shmem

@@ -188,7 +188,7 @@ def test_a_plan_says_what_it_does(alone, unrecorded):
             "  algorithm  two_shot",
             "  piece      1000",
             "  pieces     1",
-            f"  memory     {2 * (8000 + 24)} bytes on the heap",
+            f"  memory     {2 * (8000 + 16)} bytes on the heap",
             "  sends      0 bytes in 0 messages",
         ]
     assert "blocks of 3 threads: as asked for" in made("AllReduce", size=1, blocks=2, threads=3)[2]

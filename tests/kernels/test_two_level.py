@@ -6,19 +6,11 @@ from gpushmem.kernels import AllReduce, AllReduceRMSNorm, AllToAllV, Arena
 from gpushmem.kernels.all_to_all_v import reference
 
 import gpushmem as shmem
-from gpushmem.start.launch import local
 from tests import pes
 from tests.pes import lateness, repeated, to_send, whole_warps
 
 PES = [(4, 2), (6, 3), *(pytest.param(*p, marks=pytest.mark.sweep) for p in ((6, 2), (3, 3)))]
 PAINT = np.float32(-1e30)
-
-
-@pytest.fixture
-def on_nodes(monkeypatch):
-    """`on_nodes(n)`: jobs that start from now on are on `n` nodes."""
-    yield lambda n: monkeypatch.setattr(pes, "NODES", n)
-    local.preload(pes.BACKEND)  # what this process compiles is for one node again
 
 
 def parts_of(n, size):

@@ -134,9 +134,6 @@ def test_buckets_give_the_same_bits(run_pes, n_pes, clip):
         options |= RULES | {"threads": whole_warps(4)}
         whole, plan = ZeroAdam(**options), ZeroAdam(buckets=BUCKETS, **options)
         assert len(plan.parts) == plan.buckets == 5
-        one = [sum(array.nbytes for array in each._memory) for each in (whole, plan)]
-        squares = 0 if clip is None else 2 * n * 2 * (4 + 8)
-        assert one == [2 * 2 * n * (8 * p.piece + 16) + squares for p in (whole, plan)]
         later = ZeroAdam(buckets=BUCKETS, overlap_param_gather=True, **options)
         plan.piece = later.piece = 32
         rng = np.random.default_rng(5)
