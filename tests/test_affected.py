@@ -26,7 +26,7 @@ def found_for(*names):
             "job",
         ),
         ("gpushmem/errors.py", "simt/test_queue.py kernels/test_halo.py", ""),
-        ("docs/kernels.md", "docs/test_pages.py", "simt kernels torch"),
+        ("docs/kernels.md", "docs/test_pages.py kernels/test_memory.py", "simt torch"),
         ("tests/weak/test_pending.py", "weak/test_pending.py", "simt weak/test_programs.py"),
         ("tests/weak/outcomes.py", "weak/test_pending.py weak/test_programs.py", "simt"),
         ("pyproject.toml", "simt/test_queue.py test_lines.py", ""),
