@@ -305,7 +305,7 @@ TORCH = {
     "Layers": [
         f"gpushmem.torch.modules:{name}" for name in (
             "ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding",
-            "AllReduceRMSNorm", "MoELayer",
+            "ParallelEmbeddingBag", "AllReduceRMSNorm", "MoELayer",
         )
     ],
     "Training": [

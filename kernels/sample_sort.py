@@ -265,6 +265,16 @@ def merging(pairs: bool) -> Any:
 MERGE = {pairs: merging(pairs) for pairs in (False, True)}
 
 
+def stride_of(size: int) -> int:
+    """From one sample to the next."""
+    return max(1, -(-size // SAMPLES))
+
+
+def capacity_of(size: int, n: int) -> int:
+    """The most keys that one of `n` PEs ends with, of up to `size` on each."""
+    return size + (n + 1) * stride_of(size)
+
+
 class SampleSort(Plan):
     """Sort up to `size` keys of each PE over a team: `plan(keys, out=out, received=counts)`.
 
@@ -296,8 +306,8 @@ class SampleSort(Plan):
         super().__init__(team, blocks=blocks, threads=threads, parts=parts)
         n, self._offset = self.n_pes, OFFSETS[self.dtype.name]
         self._rounds = max(n - 1, 0).bit_length()  # of merging
-        self.stride = max(1, -(-size // SAMPLES))
-        self.capacity = size + (n + 1) * self.stride if capacity is None else capacity
+        self.stride = stride_of(size)
+        self.capacity = capacity_of(size, n) if capacity is None else capacity
         kinds = [self.dtype]
         if values is not None:
             kinds.append(dtype_of("SampleSort: values", values))

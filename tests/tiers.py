@@ -651,6 +651,9 @@ SLOW = {
         "test_blocks_that_return_do_not_hold_up_the_grid": "fibers",
         "test_a_lock_goes_from_block_to_block": "fibers",
     },
+    "torch/test_exchange.py": {
+        "test_what_pytorch_asks_of_operators": "",
+    },
     "torch/test_failures.py": {
         "test_ranks_that_wait_for_each_other": "True",
         "test_different_collectives": "",

@@ -24,8 +24,8 @@ from gpushmem.errors import ArgumentError
 from gpushmem.torch.operators import gathered, scattered
 
 __all__ = [
-    "AllReduceRMSNorm", "ColumnParallelLinear", "MoELayer", "RowParallelLinear",
-    "VocabParallelEmbedding",
+    "AllReduceRMSNorm", "ColumnParallelLinear", "MoELayer", "ParallelEmbeddingBag",
+    "RowParallelLinear", "VocabParallelEmbedding",
 ]  # fmt: skip
 
 ops = torch.ops.gpushmem
@@ -252,6 +252,33 @@ class VocabParallelEmbedding(Divided):
         if self.reduce_scatter_embeddings:
             return _SumScatter.apply(mine, self)
         return ops.all_reduce(mine, self.name)
+
+
+class ParallelEmbeddingBag(Divided):
+    """A `torch.nn.EmbeddingBag` whose rows are divided over the ranks of `group`.
+
+    The weight is (num_embeddings / ranks, embedding_dim); its gradient is the sum over the bags of
+    all ranks, as many on each. `mode` is "sum" or "mean".
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, *, mode: str = "mean",
+        init_method: Init = nn.init.normal_, group: Any = None, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(group)
+        self.part("num_embeddings", num_embeddings)
+        self.cut = num_embeddings, embedding_dim, 1, mode, self.name
+        kind = {"device": device, "dtype": dtype}
+        self.parameter("weight", (num_embeddings, embedding_dim), 0, init_method, **kind)
+
+    def forward(self, input_: Tensor) -> Tensor:
+        """Return sums, or means, of the rows that this rank's bags (bags, numbers) name.
+
+        -1 stands for none.
+        """
+        bags: Tensor = ops.embedding_bag(self.weight, input_, *self.cut)
+        return bags
 
 
 class AllReduceRMSNorm(nn.Module):

@@ -11,6 +11,9 @@
                                                             a layer with a mixture of experts
     all_to_all_v(x, input_split_sizes, max_rows, group)     rows that ranks have for this one, and
                                                             how many came from each
+    all_gather_v(x, max_rows, group)                        all ranks' rows, and the same
+    sample_sort(keys, values, max_keys, group)              this rank's part of all keys in order,
+                                                            their values, and the same; no gradients
     halo_exchange(x, width, dim, periodic, group)           x between its neighbours' edges
     halo_accumulate(x, width, dim, periodic, group)         its transpose: what was added to copies
                                                             of edges, added to these
@@ -55,7 +58,6 @@ from gpushmem.kernels import (
     AllGatherGemm,
     AllReduce,
     AllReduceRMSNorm,
-    AllToAllV,
     FlashDecode,
     GemmAllReduce,
     GemmReduceScatter,
@@ -63,7 +65,7 @@ from gpushmem.kernels import (
     MoE,
 )
 from gpushmem.memory.tensors import dtype_name
-from gpushmem.torch import attention, embedding
+from gpushmem.torch import attention, embedding, exchange
 from gpushmem.torch import experts as by_all_to_all
 from gpushmem.torch.custom_operators import Operator, register
 from gpushmem.torch.plans import Plans, group_size, name_of, plans_of, reserve
@@ -264,39 +266,6 @@ def run_moe_backward(*args: Any, out: Sequence[Tensor]) -> None:
         one.copy_(made)
 
 
-# --- rows of which only the senders know how many there are
-
-
-def exchange(
-    x: Tensor, counts: Tensor, max_rows: int, group: str, out: Tensor, received: Tensor
-) -> None:
-    plans, row = plans_of(group), tuple(x.shape[1:])
-    plan = plans.get(AllToAllV, rows=max_rows, row=row, dtype=dtype_name(x.dtype))
-    out.zero_()
-    counts = counts.to(torch.int64).contiguous()
-    plans.call(plan, x.contiguous(), counts, out=out, received=received)
-
-
-def run_exchange(
-    x: Tensor, counts: Tensor, max_rows: int, group: str, out: Sequence[Tensor]
-) -> None:
-    exchange(x, counts, max_rows, group, *out)
-
-
-def run_exchange_backward(
-    grad: Tensor, counts: Tensor, rows: int, max_rows: int, group: str, out: Sequence[Tensor]
-) -> None:
-    exchange(grad, counts, max_rows, group, out[0], torch.empty_like(counts))
-
-
-def exchange_backward(
-    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
-) -> Sequence[Tensor | None]:
-    received, like_x = kept
-    to_x = torch.ops.gpushmem.all_to_all_v_backward(grads[0], received, len(like_x), *others[2:])
-    return to_x, None, None, None
-
-
 # --- halos
 
 
@@ -434,23 +403,6 @@ OPERATORS = (
         run_moe_backward,
     ),
     Operator(
-        "all_to_all_v(Tensor x, Tensor input_split_sizes, int max_rows, str group_name) "
-        "-> (Tensor, Tensor)",
-        lambda x, counts, max_rows, group: [
-            x.new_empty((max_rows, *x.shape[1:])),
-            counts.new_empty(group_size(group), dtype=torch.int64),
-        ],
-        run_exchange,
-        lambda given, results: (results[1], given[0].new_empty((len(given[0]), 0))),
-        exchange_backward,
-    ),
-    Operator(
-        "all_to_all_v_backward(Tensor grad, Tensor counts, int rows, int max_rows, "
-        "str group_name) -> Tensor",
-        lambda grad, counts, rows, *_: [grad.new_empty((rows, *grad.shape[1:]))],
-        run_exchange_backward,
-    ),
-    Operator(
         f"halo_exchange{HALO}",
         lambda x, width, dim, *_: [halo_like("halo_exchange", x, width, dim, 2 * width)],
         run_halo,
@@ -470,6 +422,7 @@ OPERATORS = (
     ),
     *attention.OPERATORS,
     *embedding.OPERATORS,
+    *exchange.OPERATORS,
     Operator(
         "flash_decode(Tensor q, Tensor cache, Tensor tables, Tensor lengths, float scale, "
         "bool apart, bool split_heads, str group_name) -> Tensor",

@@ -94,6 +94,15 @@ def test_options_of_layers(run_pes, tmp_path):
             out, total = norm((me + 1) * x, x)
             torch.testing.assert_close(total, 4 * x)
             torch.testing.assert_close(out, torch.nn.functional.rms_norm(4 * x, (MODEL,), eps=1e-6))
+            every = torch.arange(24).view(2, 3, 4) * 7 % VOCABULARY  # of each rank 3 bags
+            whole = torch.nn.EmbeddingBag(VOCABULARY, MODEL, mode="sum")
+            bags = modules.ParallelEmbeddingBag(VOCABULARY, MODEL, mode="sum")
+            bags.load_state_dict(whole.state_dict())
+            out = bags(every[me])
+            torch.testing.assert_close(out, whole(every[me]))
+            (out * (me + 1)).sum().backward()
+            (whole(every[0]) + 2 * whole(every[1])).sum().backward()
+            torch.testing.assert_close(bags.weight.grad, whole.weight.grad.chunk(2)[me])
             with pytest.raises(shmem.ArgumentError, match="7, which cannot be divided among 2"):
                 modules.ColumnParallelLinear(MODEL, 7)
 
