@@ -8,7 +8,11 @@ Needs PyTorch. The model learns this project's README, byte by byte. Of 8 ranks
     2 halves   of the batch have a copy of these each; they      ZeroAdamW
                divide the optimizer
     2 partners have the tokens of one half between them: keys    ring_attention
-               travel, matrices and experts are divided          ColumnParallelLinear, MoELayer
+               travel; matrices, experts, and a table of rows    ColumnParallelLinear, MoELayer
+               for groups of bytes are divided                   ParallelEmbeddingBag
+    all        shuffle the pieces of the text for each epoch,    sample_sort, all_gather_v
+               and send them to who trains on them; then they    all_to_all_v
+               take pieces of unseen text from a queue           push, pop
 
 and the losses are those of one process. Then two ranks read a prompt, two others write: keys go to
 these layer by layer (KVTransfer), and each has half of them (flash_decode). Again, it is the text
@@ -19,8 +23,10 @@ import argparse
 import os
 import signal
 import time
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
@@ -28,13 +34,16 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 dist.init_process_group("gpushmem")  # before these layers, which are for ranks
+from gpushmem.kernels import pop, push  # noqa: E402
 from gpushmem.kernels.attention_parts import positions  # noqa: E402
 
+import gpushmem as shmem  # noqa: E402
 from gpushmem.progress import progress  # noqa: E402
 from gpushmem.torch.kv import KVTransfer  # noqa: E402
 from gpushmem.torch.modules import (  # noqa: E402
     ColumnParallelLinear,
     MoELayer,
+    ParallelEmbeddingBag,
     RowParallelLinear,
     VocabParallelEmbedding,
 )
@@ -42,7 +51,9 @@ from gpushmem.torch.optim import ZeroAdamW  # noqa: E402
 from gpushmem.torch.pipeline import Pipeline  # noqa: E402
 
 SEQUENCE, BATCH, MICROBATCHES, VOCABULARY = 128, 24, 4, 128
+APART = 16  # bytes from one piece of the text to the next
 HIDDEN, HEADS, INNER, EXPERTS, TOP_K, BLOCKS = 64, 4, 128, 4, 2, 4
+GRAMS, LONGEST = 2048, 4  # rows; bytes
 PROMPT, PAGE = 32, 8  # tokens
 RULES = {"lr": 1e-2, "betas": (0.9, 0.95), "weight_decay": 0.01}
 KEEP_EVERY = 10  # steps
@@ -50,6 +61,16 @@ torch.set_num_threads(1)
 ops = torch.ops.gpushmem
 
 # --- the model
+
+
+def grams_of(text):
+    """For each place of a text (batch, sequence), rows for the 2, 3 and 4 bytes that end there.
+
+    Which row is for which bytes is left to chance: a hash. Byte Latent Transformer does so.
+    """
+    ending = F.pad(text, (LONGEST - 1, 0)).unfold(-1, LONGEST, 1).flip(-1)
+    numbers = (ending * VOCABULARY ** torch.arange(LONGEST)).cumsum(-1)[..., 1:]
+    return numbers * 2654435761 % 2**32 * GRAMS >> 32
 
 
 class Mlp(nn.Module):
@@ -106,6 +127,7 @@ class GPT(nn.Module):
         torch.manual_seed(0)
         if self.first:
             self.embed = nn.Embedding(VOCABULARY, HIDDEN)
+            self.grams = nn.EmbeddingBag(GRAMS, HIDDEN, mode="sum")
             self.places = nn.Parameter(torch.randn(SEQUENCE, 1, HIDDEN) / 4)
         self.blocks = nn.ModuleDict()
         for k in range(stage * each, (stage + 1) * each):
@@ -114,11 +136,13 @@ class GPT(nn.Module):
         if self.last:
             torch.manual_seed(BLOCKS + 1)
             self.norm, self.head = nn.RMSNorm(HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
-        self.at = torch.arange(SEQUENCE)  # where tokens are, between the layers
+        self.order = self.at = torch.arange(SEQUENCE)  # where tokens are: all; this rank's
 
     def forward(self, x):
-        if self.first:  # tokens (batch, sequence)
-            x = self.embed(x.T) + self.places[self.at]
+        if self.first:  # a text (batch, sequence)
+            bags = grams_of(x)[:, self.at].transpose(0, 1)
+            grams = self.grams(bags.flatten(0, 1)).unflatten(0, bags.shape[:2])
+            x = self.embed(x[:, self.order].T) + grams + self.places[self.at]
         for block in self.blocks.values():
             x = block(x)
         return output(self.head(self.norm(x))) if self.last else x
@@ -145,8 +169,9 @@ def ring(q, k, v, layer):
 # --- dividing it
 
 
-def shared_out(model, group, attend=None):
+def shared_out(model, group, order, attend=None):
     """Divide a model over the ranks of a group: tokens, and either attention's tokens or heads."""
+    model.order, model.at = order, order.chunk(group.size())[group.rank()]
 
     def put(owner, name, layer):
         layer.load_state_dict(getattr(owner, name).state_dict())
@@ -156,6 +181,7 @@ def shared_out(model, group, attend=None):
     if model.first:
         sums = {"reduce_scatter_embeddings": True, "tp_group": group}
         put(model, "embed", VocabParallelEmbedding(VOCABULARY, HIDDEN, **sums))
+        put(model, "grams", ParallelEmbeddingBag(GRAMS, HIDDEN, mode="sum", group=group))
     for block in model.blocks.values():
         if attend:
             block.attention = attend
@@ -202,18 +228,38 @@ def whole_weights(model):
     return {name: value for each in of_stages for name, value in each.items()}
 
 
-# --- training
+# --- pieces of the text
 
 
-def sequences(step):
-    """Pieces of the text (BATCH, SEQUENCE + 1), the same on all ranks."""
-    chance = torch.Generator().manual_seed(step)
-    starts = torch.randint(len(text) - SEQUENCE, (BATCH,), generator=chance)
-    return text[starts[:, None] + torch.arange(SEQUENCE + 1)]
+def keys_of(epoch):
+    """A number by chance for each piece; the epoch's order is that of these."""
+    return torch.randint(1 << 62, (len(pieces),), generator=torch.Generator().manual_seed(epoch))
+
+
+@cache
+def shuffled(epoch):
+    """What this rank trains on in each step of an epoch; each rank has every `ranks`-th piece.
+
+    They sort keys with the pieces' numbers, and tell each other the order. Then pieces go, with
+    their places in it, to the ranks of the half that trains on them.
+    """
+    numbers, most = torch.arange(rank, len(pieces), ranks), -(-len(pieces) // ranks)
+    _, order, come = ops.sample_sort(keys_of(epoch)[numbers], numbers, most, "")
+    order, _ = ops.all_gather_v(order[: come.sum()], len(pieces), "")
+    places = order.argsort()[numbers]
+    rows, half = torch.cat([places[:, None], pieces[numbers]], 1), places % BATCH // OF_HALF
+    for_rank = [rows[half == pe // of_each % halves.size()] for pe in range(ranks)]
+    counts = torch.tensor([len(each) for each in for_rank])
+    rows, come = ops.all_to_all_v(torch.cat(for_rank), counts, len(pieces), "")
+    rows = rows[: come.sum()]
+    return rows[rows[:, 0].argsort(), 1:].chunk(STEPS)
 
 
 def loss_of(logits, wanted):
     return F.cross_entropy(logits.reshape(-1, VOCABULARY), wanted.T.reshape(-1))
+
+
+# --- training and evaluation
 
 
 def train_alone(steps):
@@ -221,8 +267,8 @@ def train_alone(steps):
     model = GPT()
     optimizer, losses = torch.optim.AdamW(model.parameters(), **RULES), []
     for step in range(steps):
-        pieces = sequences(step)
-        loss = loss_of(model(pieces[:, :-1]), pieces[:, 1:])
+        batch = pieces[keys_of(step // STEPS).argsort().chunk(STEPS)[step % STEPS]]
+        loss = loss_of(model(batch[:, :-1]), batch[:, 1:])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -247,14 +293,14 @@ class Checkpoints:
         self.folder, self.kept = folder and Path(folder), [model, *optimizers]
 
     def path(self, step):
-        return self.folder / f"{step}-{dist.get_rank()}.pt"
+        return self.folder / f"{step}-{rank}.pt"
 
     def load(self):
         """Go on from the last step: losses until then."""
         if not self.folder:
             return []
         self.folder.mkdir(parents=True, exist_ok=True)
-        mine = [int(p.name.split("-")[0]) for p in self.folder.glob(f"*-{dist.get_rank()}.pt")]
+        mine = [int(p.name.split("-")[0]) for p in self.folder.glob(f"*-{rank}.pt")]
         step = torch.tensor(max(mine, default=0))
         dist.all_reduce(step, dist.ReduceOp.MIN)
         if not step:
@@ -273,26 +319,25 @@ class Checkpoints:
 
 def train(steps, folder, die_at):
     """Losses, and this rank's part of the model."""
-    model = shared_out(GPT(pipe.rank(), pipe.size()), partners, ring)
     order = order_of_tokens(partners.size())
-    model.at = order.chunk(partners.size())[partners.rank()]
+    model = shared_out(GPT(pipe.rank(), pipe.size()), partners, order, ring)
     optimizers = optimizers_of(model)
     kept = Checkpoints(folder, model, optimizers)
     losses = kept.load()
     began = len(losses)
     stages = Pipeline(
         model, schedule="1f1b", microbatches=MICROBATCHES, group=pipe,
-        shape=(SEQUENCE // partners.size(), BATCH // halves.size() // MICROBATCHES, HIDDEN),
+        shape=(SEQUENCE // partners.size(), OF_HALF // MICROBATCHES, HIDDEN),
     )  # fmt: skip
-    with progress(f"training on {dist.get_world_size()} ranks", steps, shown=leads) as bar:
+    with progress(f"training on {ranks} ranks", steps, shown=leads) as bar:
         bar.reach(began)
         for step in bar.each(range(began, steps), lambda step: f"step {step}"):
-            if began == 0 and step == die_at and dist.get_rank() == dist.get_world_size() - 1:
+            if began == 0 and step == die_at and rank == ranks - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            pieces = sequences(step).chunk(halves.size())[halves.rank()]
+            batch = shuffled(step // STEPS)[step % STEPS]
             for each in optimizers:
                 each.zero_grad()
-            loss = stages.step(pieces[:, :-1][:, order], pieces[:, 1:][:, order], loss_of)
+            loss = stages.step(batch[:, :-1], batch[:, 1:][:, order], loss_of)
             for each in optimizers:
                 each.step()
             loss = torch.zeros(()) if loss is None else loss  # the last stage has it
@@ -305,6 +350,43 @@ def train(steps, folder, die_at):
     for each in (stages, *optimizers):
         each.free()
     return losses, model
+
+
+@shmem.jit
+def fill(words, cells, numbers):
+    """Put numbers into a queue on rank 0."""
+    for k in range(numbers.shape[0]):
+        push(words, cells, numbers[k], 0)
+
+
+@shmem.jit
+def take(words, cells, out):
+    """Take one out of it."""
+    pop(words, cells, out, 0)
+
+
+def evaluate(state):
+    """The mean loss of unseen text, and how many pieces of it each rank has taken from a queue.
+
+    A rank that is faster takes more. The last ones are a -1 for each.
+    """
+    model, losses = GPT(), torch.zeros(ranks, len(unseen))
+    model.load_state_dict(state)
+    numbers = np.array([*range(len(unseen)), *[-1] * ranks])[:, None]
+    words, cells = shmem.zeros(2 + len(numbers), "uint64"), shmem.zeros(numbers.shape, "int64")
+    number = shmem.device_array(1, "int64")
+    if leads:
+        fill[1, 1](words, cells, shmem.to_device(numbers))
+
+    def taken():
+        take[1, 1](words, cells, number)
+        return number.numpy().item()
+
+    with torch.no_grad():
+        for k in iter(taken, -1):
+            losses[rank, k] = loss_of(model(unseen[k : k + 1, :-1]), unseen[k : k + 1, 1:])
+    dist.all_reduce(losses)
+    return losses.sum(0).mean(), losses.count_nonzero(1).tolist()
 
 
 # --- serving
@@ -356,25 +438,23 @@ class Writer:
 
 
 def write_alone(model, prompt, count):
-    """What one process writes behind the prompt."""
-    tokens = prompt
+    """The prompt, and what one process writes behind it."""
+    text = prompt
     for _ in range(count):
-        model.at = torch.arange(len(tokens))
-        best = model(tokens[None])[-1, 0].argmax()
-        tokens = torch.cat([tokens, best[None]])
-    return tokens[len(prompt) :]
+        model.order = model.at = torch.arange(len(text))
+        text = torch.cat([text, model(text[None])[-1].argmax(-1)])
+    return text
 
 
 def serve(state, prompt, count):
-    """Let some ranks read and others write; returns what was written, on those that write."""
-    rank = dist.get_rank()
+    """Let some ranks read and others write; returns the text, as far as this rank knows it."""
     groups = [dist.new_group(list(each)) for each in (READERS, WRITERS)]
     pages = SEQUENCE // PAGE
     kv = KVTransfer(
         layers=BLOCKS, pages=pages, page_size=PAGE, kv_heads=HEADS, head_dim=HIDDEN // HEADS,
         dtype=torch.float32, prefill=READERS, prefill_tp=len(READERS), decode=WRITERS,
     )  # fmt: skip
-    model, written = GPT(), []
+    model, text = GPT(), prompt
     model.load_state_dict(state)
     with torch.no_grad():
         if rank in WRITERS:
@@ -383,27 +463,25 @@ def serve(state, prompt, count):
         if rank in READERS:
             for request in range(len(WRITERS)):
                 kv.start(request, range(PROMPT // PAGE)[request :: len(WRITERS)], to=request)
-            shared_out(model, groups[0])
-            model.at = torch.arange(PROMPT).chunk(len(READERS))[READERS.index(rank)]
+            shared_out(model, groups[0], torch.arange(PROMPT))
             for block in model.blocks.values():
                 block.attention = Reader(kv)
             model(prompt[None, :PROMPT])
         if rank in WRITERS:
             for block in model.blocks.values():
                 block.attention = writer
-            token = prompt[PROMPT]
             if rank == WRITERS[0]:
                 print(bytes(prompt.tolist()).decode(), end="", flush=True)
             for position in range(PROMPT, PROMPT + count):
                 writer.at(position)
-                model.at = torch.tensor([position])
-                token = model(token.view(1, 1))[0, 0].argmax()
-                written.append(token)
+                model.order = model.at = torch.tensor([position])
+                token = model(text[None])[0, 0].argmax()
+                text = torch.cat([text, token[None]])
                 if rank == WRITERS[0]:
                     print(chr(token), end="", flush=True)
     dist.barrier()
     kv.free()
-    return torch.stack(written) if written else None
+    return text
 
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -415,7 +493,8 @@ args = parser.parse_args()
 
 # --- who does what
 
-ranks, leads = dist.get_world_size(), dist.get_rank() == 0
+rank, ranks = dist.get_rank(), dist.get_world_size()
+leads = rank == 0
 of_each = 2 if ranks % 2 == 0 else 1
 stages = 2 if ranks % 4 == 0 else 1
 if BATCH % (ranks // stages // of_each * MICROBATCHES):
@@ -427,6 +506,10 @@ copies = mesh["halves", "partners"]._flatten("copies").get_group()  # of paramet
 FEW = {1: ((0,), (0,)), 2: ((0,), (1,)), 3: ((0,), (1, 2))}  # ranks that read, and that write
 READERS, WRITERS = FEW.get(ranks, ((0, 1), (2, 3)))
 text = torch.tensor(list((Path(__file__).parents[1] / "README.md").read_bytes())).clamp(max=127)
+pieces = text[: len(text) * 7 // 8].unfold(0, SEQUENCE + 1, APART)
+unseen = text[len(text) * 7 // 8 :].unfold(0, SEQUENCE + 1, APART)
+STEPS, OF_HALF = len(pieces) // BATCH, BATCH // halves.size()  # of an epoch; pieces of a step
+pieces = pieces[: STEPS * BATCH]
 
 # --- the job
 
@@ -434,8 +517,10 @@ began = time.perf_counter()
 losses, model = train(args.steps, args.checkpoint, args.die_at)
 trained = time.perf_counter() - began
 state = whole_weights(model)
+loss, taken = evaluate(state)
 if leads:
-    print(f"{ranks} ranks: loss {losses[0]:.4f} -> {losses[-1]:.4f} in {trained:.1f} s; it writes:")
+    print(f"{ranks} ranks: loss {losses[0]:.4f} -> {losses[-1]:.4f} in {trained:.1f} s")
+    print(f"of unseen text {loss:.4f}: ranks took {taken} of its pieces; it writes:")
 prompt, began = text[: PROMPT + 1], time.perf_counter()
 written = serve(state, prompt, args.write)
 seconds = time.perf_counter() - began
@@ -446,9 +531,10 @@ if leads:
     print(f"one process: loss {alone[0]:.4f} -> {alone[-1]:.4f}")
     plain.load_state_dict(state)
     with torch.no_grad():
+        torch.testing.assert_close(loss, loss_of(plain(unseen[:, :-1]), unseen[:, 1:]))
         expected = write_alone(plain, prompt, args.write)
 else:
-    expected = torch.empty(args.write, dtype=torch.int64)
+    expected = torch.empty(len(prompt) + args.write, dtype=torch.int64)
 dist.broadcast(expected, 0)
-assert written is None or torch.equal(written, expected)
+assert torch.equal(written, expected[: len(written)])
 dist.destroy_process_group()

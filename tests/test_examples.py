@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpushmem.trace import load
 from tests import gpus, pes
 
 ROOT = Path(__file__).parent.parent
@@ -14,8 +15,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 FEW = {"llm": ("--steps", 4, "--write", 8)}  # of what else takes a minute
-# More PEs than cores, and an odd number, if that can be; training is run by the test below.
-OFTEN = [(path, 4 if path.stem in FEW else 3) for path in EXAMPLES if path.stem != "train_digits"]
+# More PEs than cores, and an odd number; programs that train are run by the tests below.
+OFTEN = [(path, 3) for path in EXAMPLES if path.stem not in ("llm", "train_digits")]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,20 @@ def test_example_runs(run_cli, path, n_pes):
     assert done.stderr == ""
 
 
+FAMILIES = {  # kernels of the example that has all, by what the docs call them
+    "Mixture of experts": ["fused"],
+    "Attention over PEs": ["ring_attention", "ring_attention_backward"],
+    "Flash-decode": ["flash_decode"],
+    "KV-cache transfer": ["send_layer", "receive_layer"],
+    "Pipelines": ["send_one", "receive_one"],
+    "ZeRO step": ["in_one_pass"],
+    "Rows of which only the sender knows how many": ["exchange_rows"],
+    "Sample sort": ["sample", "split", "merge"],
+    "Embedding bags": ["embed"],
+    "Locks, queues, tasks": ["fill", "take"],
+}
+
+
 @pytest.mark.sweep
 def test_a_job_that_was_killed_goes_on_from_its_checkpoint(run_cli, tmp_path):
     """Its losses and its text are those of one process, which the example asserts."""
@@ -52,6 +67,16 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint(run_cli, tmp_path):
     done = run_cli("run", "-n", 8, path, *given, timeout=300, code=0)
     assert "step  20" in done.stdout
     assert "8 ranks" in done.stdout
+
+
+def test_a_trace_of_training_and_serving_shows_every_family(run_cli, tmp_path):
+    pytest.importorskip("torch")
+    if pes.ON_GPUS:
+        pytest.skip("process groups are on CPUs")
+    path, given = ROOT / "examples/llm.py", FEW["llm"]
+    run_cli("run", "--trace", tmp_path, "-n", 4, path, *given, timeout=300, code=0)
+    shown = load(tmp_path).labels[1]
+    assert [name for name, kernels in FAMILIES.items() if not set(kernels) <= set(shown)] == []
 
 
 def training(run_cli, n_pes):

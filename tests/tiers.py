@@ -734,6 +734,7 @@ SLOW = {
         "test_a_job_goes_well_whatever_has_become_of_what_was_kept": "",
     },
     "test_examples.py": {
+        "test_a_trace_of_training_and_serving_shows_every_family": "",
         "test_example_runs": "ring own_plan",
         "test_training_does_not_depend_on_the_number_of_pes": "",
     },
