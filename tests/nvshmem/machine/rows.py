@@ -11,7 +11,7 @@ from tests.nvshmem import kernels
 from tests.nvshmem.machine import questions, reader
 from tests.nvshmem.machine.questions import DIRTY, FENCED, NOTHING
 
-WIDTH = 8  # bytes of the elements
+WIDTH, TWO = 8, 16  # bytes of the elements; of a piece of a line (LL128)
 NONE_YET = {"any": "{} < 0", "some": "{} == 0", "all": "not {}", "test": "not {}"}
 FIXED = {"cmp": "0", "status": "None"}
 REDUCTIONS = ("reduce", "reducescatter")  # by NVSHMEM
@@ -156,7 +156,9 @@ LOOKS = {
         (reader.STORE, WIDTH) in {a[:2] for a in questions.accesses(f, entry)}
     ),
     COPIED: _copied,
-    POLLED: lambda functions, entry: questions.is_polled(functions[entry], WIDTH),
+    POLLED: lambda functions, entry: any(
+        questions.is_polled(functions[entry], width) for width in (WIDTH, TWO)
+    ),
     NOT_DEAF: lambda functions, entry: not questions.is_deaf(functions[entry], WIDTH),
     ACQUIRED: lambda functions, entry: questions.heard(functions, entry) == {FENCED},
     ACQUIRED_IF: lambda functions, entry: FENCED in questions.heard(functions, entry),
