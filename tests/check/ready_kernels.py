@@ -294,11 +294,14 @@ def given_up():
     for call in range(2 * CALLS):
         if shmem.my_pe() == last:
             plan.receive(call, [3, 1])
-            if call % 2:
+            if call % 2 or call == 4:  # then by both sides, and nobody looks at the first layer
                 plan.abort(call)
         else:
             plan.start(call, [0, 2])
-            if call % 4:  # else both layers are given up
+        if call % 4 == 0:
+            shmem.barrier_all()  # who gives up finds pages named, and tells of both layers
+        if shmem.my_pe() < last:
+            if call % 4:
                 plan.send(call, 0)
             if call % 2:
                 plan.send(call, 1)
