@@ -211,20 +211,19 @@ def decoding(attend: Any) -> Any:
     @shmem.jit(collective=True)
     def flash_decode(
         q, rows, tables, lengths, out, scale, page_size, page_rows, keys_at, values_at, kv_heads,
-        splits, split_heads, works, wide, small, index, sent, parts, weights, inbox, arrived, team,
-        epochs,
+        splits, room, split_heads, works, wide, small, index, sent, parts, weights, inbox, arrived,
+        team, epochs,
     ):  # fmt: skip
         """`q`, `out` (batch, queries, heads, D), `lengths` (batch, queries), `rows` (any, D).
 
         The last are those of the cache. Each block has its own of `works`, `wide`, `small` and
         `index` (see `attend`), of `parts` and `weights` (rows, n * splits). `sent` (items, rows, D
-        + PAD) is what goes to `inbox` (SLOTS, n, items, rows, D + PAD), where with `split_heads`
-        items are those of as many heads as a PE has at most; `arrived` (SLOTS, n, blocks).
+        + PAD) is what goes to `inbox` (SLOTS, n, items, rows, D + PAD), which has items of `room`
+        heads, all or with `split_heads` as many as a PE gets; `arrived` (SLOTS, n, blocks).
         """
         me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
         b, slot, t = cuda.blockIdx.x, epoch % SLOTS, cuda.threadIdx.x
         batch, n_queries, group = q.shape[0], q.shape[1], q.shape[2] // kv_heads
-        room = inbox.shape[2] // (batch * splits)  # for heads
         for item in range(b, batch * kv_heads * splits, cuda.gridDim.x):
             pair, split = item // splits, item % splits
             sequence, head = pair // kv_heads, pair % kv_heads
@@ -355,7 +354,8 @@ class FlashDecode(Plan):
             return shmem.device_array((blocks, *shape), dtype)
 
         self._items, self._row = (items, rows), dim + PAD
-        here = items // self.kv_heads * -(-self.kv_heads // n) if self.split_heads else items
+        self._room = -(-self.kv_heads // n) if self.split_heads else self.kv_heads
+        here = items // self.kv_heads * self._room
         if self.method == "lanes":
             most = 1 << min(rows - 1, MOST_ROWS - 1).bit_length()
             self._kernel = by_lanes(self._lanes, most, PACK // self.dtype.itemsize)
@@ -398,7 +398,7 @@ class FlashDecode(Plan):
         self.launch(
             self._kernel, stream, q, self._as_rows(cache), tables, lengths, out,
             np.float32(self.scale), self.page_size, page_rows, keys_at, values_at, self.kv_heads,
-            self.splits, self.split_heads, *self._workspace,
+            self.splits, self._room, self.split_heads, *self._workspace,
         )  # fmt: skip
 
     def _as_rows(self, cache: Any) -> Any:
