@@ -51,7 +51,7 @@ from tests.nvshmem.machine import loops, plans, reader
 os.environ["GPUSHMEM_CUBLASDX"] = "0"  # its products are not in the formulas
 RESULT = Path(__file__).parents[1] / "results/predictions.json"
 PUT, COPY, SUM, ELEMENTS = "put", "copy", "sum", "elements"  # what a pass does
-TILE, FEW_ROWS = (128, 256), (64, 256)  # of the library, and for products of so many rows
+MANY_ROWS, FEW_ROWS = (128, 256), (64, 256)  # of the library, and for products of so many rows
 PAIRS = "pairs"  # of elements, and single ones beside them
 FETCH = "fetch"  # elements of a product, to shared memory
 READ = "read"  # packs that lanes of a warp use together
@@ -835,7 +835,7 @@ def by_tiles(is_, dtype, m, n, k, times=1):
 
     By tiles, those of fewer rows for small products, or as long as HBM takes for the matrices.
     """
-    sides = FEW_ROWS if m <= FEW_ROWS[0] else TILE
+    sides = FEW_ROWS if m <= FEW_ROWS[0] else MANY_ROWS
     tiles = times * min(ceil(m / y) * ceil(n / x) for y, x in (sides, sides[::-1]))
     of_tile = 2 * sides[0] * sides[1] * k / is_["matmul reached"]
     waves = ceil(tiles / is_["multiprocessors"])
