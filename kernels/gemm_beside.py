@@ -225,7 +225,7 @@ class GatherBeside(Beside):
     ) -> None:
         """Queue the call; `gathered` is None if it is not wanted, the scales if there are none."""
         plan, alone = self.plan, self._order[0][1] == 1
-        scales = () if scale_a is None else (scale_a, scale_b)
+        scales: tuple[Any, ...] = () if scale_a is None else (scale_a, scale_b)
         sent = [(self._mine, plan.flat(a))]
         if plan.row_scales:
             sent.append((self._scales[self.me], plan.flat(scales[0])))

@@ -63,7 +63,8 @@ class Repeat:
     """A call that queues much, made again and again with the same arguments."""
 
     def __init__(self, args: tuple[Any, ...]) -> None:
-        self.args, self.calls, self.graph = args, 0, None
+        self.args, self.calls = args, 0
+        self.graph: Any = None
 
 
 class Bound(NamedTuple):
