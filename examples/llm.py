@@ -55,7 +55,7 @@ APART = 16  # bytes from one piece of the text to the next
 HIDDEN, HEADS, INNER, EXPERTS, TOP_K, BLOCKS = 64, 4, 128, 4, 2, 4
 GRAMS, LONGEST = 2048, 4  # rows; bytes
 PROMPT, PAGE = 32, 8  # tokens
-RULES = {"lr": 1e-2, "betas": (0.9, 0.95), "weight_decay": 0.01}
+RULES = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.01}
 KEEP_EVERY = 10  # steps
 torch.set_num_threads(1)
 ops = torch.ops.gpushmem
@@ -527,6 +527,7 @@ seconds = time.perf_counter() - began
 if leads:
     print(f"\n{args.write} characters, {args.write / seconds:.0f} a second")
     alone, plain = train_alone(args.steps)
+    # Mostly the last bit; but where two experts are equally good, rounding may choose the other.
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(alone), rtol=1e-3, atol=1e-3)
     print(f"one process: loss {alone[0]:.4f} -> {alone[-1]:.4f}")
     plain.load_state_dict(state)
