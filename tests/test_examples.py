@@ -56,6 +56,7 @@ FAMILIES = {  # kernels of the example that has all, by what the docs call them
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(600)  # many kernels are compiled
 def test_a_job_that_was_killed_goes_on_from_its_checkpoint(run_cli, tmp_path):
     """Its losses and its text are those of one process, which the example asserts."""
     pytest.importorskip("torch")
@@ -69,6 +70,7 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint(run_cli, tmp_path):
     assert "8 ranks" in done.stdout
 
 
+@pytest.mark.timeout(400)
 def test_a_trace_of_training_and_serving_shows_every_family(run_cli, tmp_path):
     pytest.importorskip("torch")
     if pes.ON_GPUS:
