@@ -37,6 +37,20 @@ def world(path, timeout=60):
         dist.destroy_process_group()
 
 
+def test_pes_forked_after_pytorchs_import_know_their_ranks(run_pes, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):  # of torchrun, if it has started this
+        monkeypatch.delenv(name, raising=False)
+    assert torch.distributed.is_available()  # it is imported now
+
+    def body():
+        dist.init_process_group("gpushmem")
+        found = dist.get_rank(), dist.get_world_size()
+        dist.destroy_process_group()
+        return found
+
+    assert run_pes(body, 3) == [(0, 3), (1, 3), (2, 3)]
+
+
 def values(rank, count, dtype):
     """Small numbers, different on each rank, whose sums and products are exact."""
     numbers = (torch.arange(count) * (rank + 3) + rank) % 3
