@@ -55,6 +55,15 @@ KINDS = {
 }
 OTHERS = {"access": '"weak"', "n": "2"}  # what is right if it is not that of the kind
 VECTOR = (WORDS, (types.int64, types.none, NUMBERS))
+UNITS, MATRIX = array(types.uint64), array(types.float32, 2)
+# What is right for the arrays of some rows, for which WORDS are wrong.
+PARTICULAR = {
+    "gemm": {"dst": MATRIX, "a": MATRIX, "b": MATRIX},
+    "put_ll": {"dst": UNITS}, "put_ll128": {"dst": UNITS},
+    "reduce_ll": {"src": array(types.uint64, 2)}, "reduce_ll128": {"src": array(types.uint64, 2)},
+    "reduce_rows": {"src": array(types.int32, 2)},
+    "sum_rows": {"dst": NUMBERS, "src": MATRIX, "weights": NUMBERS},
+}  # fmt: skip
 
 
 def kinds_of(op):
@@ -67,8 +76,8 @@ def kinds_of(op):
             right = OTHERS.get(name, right)
             if name in ("signal", "bars"):
                 right, wrong = array(types.uint64), (*wrong, WORDS)
-            elif op.base == "gemm" and isinstance(right, types.Array):
-                right, wrong = array(types.float32, 2), (*wrong, NUMBERS)
+            elif name in PARTICULAR.get(op.base, ()):
+                right, wrong = PARTICULAR[op.base][name], (*wrong, WORDS)
             kinds[name] = right, wrong
     return kinds
 
