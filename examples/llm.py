@@ -520,7 +520,7 @@ state = whole_weights(model)
 loss, taken = evaluate(state)
 if leads:
     print(f"{ranks} ranks: loss {losses[0]:.4f} -> {losses[-1]:.4f} in {trained:.1f} s")
-    print(f"of unseen text {loss:.4f}: ranks took {taken} of its pieces; it writes:")
+    print(f"of unseen text {loss:.4f}: ranks took {taken} of its pieces; it writes:", flush=True)
 prompt, began = text[: PROMPT + 1], time.perf_counter()
 written = serve(state, prompt, args.write)
 seconds = time.perf_counter() - began
