@@ -266,7 +266,7 @@ class Plan:
         unless the caller captures `stream`. What is queued must not depend on anything else.
         `queue` gets arrays as kernels take them (`on_device`).
         """
-        args = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
+        args = self._as_kernels_take(args)
         if not self.graphs or shmem.is_capturing(stream):
             queue(*args, stream)
             return
@@ -312,7 +312,7 @@ class Plan:
         known.launch()
 
     def _bind(self, launch: Any, epochs: Any, args: tuple[Any, ...]) -> Bound:
-        given = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
+        given = self._as_kernels_take(args)
         arrays = [x for x in given if isinstance(x, shmem.DeviceArray)]
         return Bound(args, arrays, launch.bind(*given, self.team, epochs))
 
@@ -362,6 +362,9 @@ class Plan:
                 self._shared.clear()
             self._shared[id(array)] = known = array, shared
         return known[1]
+
+    def _as_kernels_take(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
 
     def free(self) -> None:
         """Give the memory back; collective over the world, or with an `Arena` over the team."""
