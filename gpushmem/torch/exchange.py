@@ -76,7 +76,8 @@ def gather_backward(
 
 def sorted_like(keys: Tensor, values: Tensor | None, most: int, group: str) -> list[Tensor]:
     """Tensors for what a rank gets of keys and values, and for how many come from each rank."""
-    n, room = group_size(group), capacity_of(most, group_size(group))
+    n = group_size(group)
+    room = capacity_of(most, n)
     beside = keys.new_empty(0) if values is None else values.new_empty(room)
     return [keys.new_empty(room), beside, keys.new_empty(n, dtype=torch.int64)]
 
