@@ -37,7 +37,7 @@ Products of few rows are multiplied *at once* on CPUs, where several products of
 longer than one: then each PE gets its rows, or for all-reduce all rows of everybody, in one round.
 
 That is `method="kernel"`. For large products on GPUs there is `method="library"` (`gemm_beside`):
-the tiles are whole shards and chunks.
+the tiles are whole shards and chunks, of an all-reduce parts of rows.
 
 To divide products and their communication into tiles, and do both in one kernel, is the idea of
 Flux: Chang et al., "FLUX: Fast Software-based Communication Overlap On GPUs Through Kernel Fusion",
@@ -56,6 +56,7 @@ from gpushmem.kernels.gemm_beside import (
     GatherBeside,
     ScatterBeside,
     divided,
+    parts_to_sum,
     shards_together,
 )
 from gpushmem.kernels.parts import (
@@ -483,7 +484,7 @@ class Reducing(Gemm):
                 f"{type(self).__name__}: direct=True, but not all members of the team are in "
                 "TEAM_SHARED; leave it out"
             )
-        self._beside: ScatterBeside | None = None
+        self._beside: ScatterBeside | AllReduceBeside | None = None
         # Of all PEs: what is allocated is the same in all teams.
         nbytes = (shmem.n_pes() - 1) * m * n * self.dtype.itemsize
         few = (
@@ -493,14 +494,19 @@ class Reducing(Gemm):
         )
         self.at_once = self.method == "kernel" and few and rows * n > 0
         if self.method == "library":
+            self.rows_together = self._rows_together(tile)
             self._beside = self._of_library(self)
         elif self.at_once:
             self._prepare_at_once(n)
         else:
             self._prepare(n)
 
-    _of_library: type[ScatterBeside]
+    _of_library: type[ScatterBeside] | type[AllReduceBeside]
     _workspace: tuple[Any, ...]
+
+    def _rows_together(self, tile: tuple[int, int] | None) -> int:
+        """How many rows the library multiplies at a time."""
+        return self.share
 
     def _run(self, kernel: Any, a: Any, b: Any, out: Any, stream: Any) -> None:
         if self._beside is not None:
@@ -582,7 +588,10 @@ class GemmAllReduce(Reducing):
     `a` (m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for the
     sum of all PEs' `a @ b`, the same bits on every PE. The rows are divided over the PEs, as evenly
     as can be, to be summed up. The rest is as of `GemmReduceScatter`; the workspace of a block is
-    4 P + 1 tiles, that of "library" 2 m n elements and 2 P pieces a block.
+    4 P + 1 tiles, that of "library" 2 m n elements; that multiplies as many rows at a time as suits
+    the GPU, or as a `tile` has. With `in_place` the method is "library", `out` is a symmetric array
+    of consecutive rows, in each call the same on all PEs, and nothing is copied: the workspace is
+    m n elements.
     """
 
     _of_library = AllReduceBeside
@@ -590,8 +599,14 @@ class GemmAllReduce(Reducing):
     def __init__(
         self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         tile: tuple[int, int] | None = None, direct: bool | None = None, method: str | None = None,
-        blocks: int | None = None, threads: int | None = None,
+        blocks: int | None = None, threads: int | None = None, in_place: bool = False,
     ) -> None:  # fmt: skip
+        if in_place and method not in (None, "library"):
+            raise shmem.ArgumentError(
+                f"GemmAllReduce: method is {method!r}; with in_place it is 'library'"
+            )
+        self.in_place = in_place
+        method = "library" if in_place else method
         super().__init__(
             m, m, n, k, dtype, team, tile, direct, method, blocks=blocks, threads=threads
         )
@@ -600,13 +615,27 @@ class GemmAllReduce(Reducing):
         super()._prepare(n)
         self._workspace += self._tiles_of_all()
 
+    def _rows_together(self, tile: tuple[int, int] | None) -> int:
+        if tile is not None:
+            return min(tile[0], max(self.rows, 1))
+        item, multiprocessors = self.dtype.itemsize, self.tuning.multiprocessors
+        parts = parts_to_sum(self.n_pes, self.rows, self.n, self.k, item, multiprocessors)
+        return max(1, -(-self.rows // parts))
+
     def __call__(self, a: Any, b: Any, *, out: Any, stream: Any = 0) -> None:
         """Set `out` to the sum; asynchronous, in `stream`'s order.
 
         When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises
-        `ArgumentError` if a shape or dtype is not the plan's.
+        `ArgumentError` if a shape or dtype is not the plan's, `SymmetryError` if `out` is not
+        symmetric and has to be.
         """
         self.expect_all(a, b, out, self.m, self.m)
+        rows = self.n * self.dtype.itemsize, self.dtype.itemsize
+        if self.in_place and not (isinstance(out, shmem.SymmetricArray) and out.strides == rows):
+            raise shmem.SymmetryError(
+                "GemmAllReduce: with in_place out must be a symmetric array of consecutive rows, "
+                "the same on all PEs: allocate it with gpushmem.empty or zeros"
+            )
         self._run(gemm_all_reduce, a, b, out, stream)
 
     def sends(self) -> tuple[int, int]:
@@ -614,8 +643,10 @@ class GemmAllReduce(Reducing):
         others = self.n_pes - 1
         if self.at_once:
             return others * self.m * self.n * self.dtype.itemsize, others * self.tiles
-        nbytes = others * self.share * self.n * self.dtype.itemsize
-        return 2 * nbytes, self._beside.messages if self._beside else 2 * others * self.tiles
+        nbytes = 2 * others * self.dtype.itemsize
+        if self._beside:
+            return nbytes * self._beside.part, self._beside.messages
+        return nbytes * self.share * self.n, 2 * others * self.tiles
 
 
 def reference_gathered(

@@ -9,6 +9,11 @@ shards or chunks; the second stream has copies to other PEs, each with its signa
     reduce-scatter  stream   chunk 1 @ b          chunk 2 @ b          chunk 0 @ b    wait, sum
                     beside                        1 -> PE 1            2 -> PE 2
 
+An all-reduce does that in parts of rows, and sends the sums of one beside the product of the next:
+
+    all-reduce      stream   X @ b                 Y @ b                 sum X             sum Y
+                    beside                         of X -> PE 1, PE 2    of Y -> 1, 2      sums
+
 On GPUs products are cuBLASLt's, on CPUs those of BLAS (`gemm`), and all else is the same code.
 Between GPUs that reach each other's memory what is on the second stream runs on no multiprocessor:
 NVSHMEM has it done by copy engines, and by the stream (cudaMemcpyAsync and cuStreamWriteValue). A
@@ -35,11 +40,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpushmem.kernels.collectives import exchange
 from gpushmem.kernels.parts import complete, copy, member, part_of, wait_for_all
-from gpushmem.kernels.pieces import cuts, piece_size
 from numba import cuda
 
 import gpushmem as shmem
@@ -48,8 +51,13 @@ __all__ = ["AllReduceBeside", "GatherBeside", "ScatterBeside", "shards_together"
 
 WARP, KEPT = 32, 16  # threads; arrays whose parts are known
 # The library's tiles, one on a multiprocessor at a time; what a GPU computes while NVLink moves a
-# byte: H100 794e12 / 375e9, B200 1745e12 / 750e9 (bench/gpu/machines.py).
-TILE, PER_BYTE = (128, 256), 2200
+# byte: H100 794e12 / 375e9, B200 1745e12 / 750e9 (bench/gpu/machines.py); and HBM: 794 / 3, ...
+TILE, PER_BYTE, OF_HBM = (128, 256), 2200, 260
+OF_LAUNCHES = 6e7  # what a multiprocessor computes in 7 us: H100 794e12 / 132, B200 1745e12 / 148
+LEAST = (
+    1 << 20
+)  # bytes that a copy engine is sent for, at least: a smaller copy takes about as long
+ON_CPUS = 2  # parts of an all-reduce
 LAUNCHES = (
     0.1  # of a product and of what waits before it, in times of a tile: some 7 of 20 to 90 us
 )
@@ -68,6 +76,13 @@ def emptied(taken, team, epochs):
 def came(arrived, team, epochs):
     """Wait for what some of the others send; one block, and it ends no epoch."""
     wait_for_all(arrived, 1)
+
+
+@shmem.jit
+def came_from_all(arrived, which, team, epochs):
+    """Wait for the message `which` of all others; one block. `arrived` (n, each)."""
+    for pe in range(cuda.threadIdx.x, arrived.shape[0], cuda.blockDim.x):
+        shmem.signal_wait_until(arrived[pe, which:], shmem.CMP_EQ, 1)
 
 
 @shmem.jit
@@ -104,6 +119,15 @@ def sum_chunk(out, inbox, team, epochs):
     shmem.reduce_rows_block(mine, inbox[:, first : first + mine.size], "sum")
 
 
+@shmem.jit
+def sum_part(mine, inbox, at, team, epochs):
+    """Add what is in the boxes `inbox` (n, size), from element `at` on, to `mine`."""
+    first, last = part_of(mine.size, cuda.gridDim.x, cuda.blockIdx.x)
+    part, own = mine[first:last], inbox[shmem.team_my_pe(team)]
+    shmem.copy_block(own[at + first : at + last], part)
+    shmem.reduce_rows_block(part, inbox[:, at + first : at + last], "sum")
+
+
 def divided(n: int, g: int, doubling: bool) -> tuple[int, ...]:
     """Sizes of the groups that n shards are multiplied in: all g, or g, g, 2 g, 4 g, ..."""
     if not doubling:
@@ -134,15 +158,47 @@ def shards_together(
     return min((groups for groups in every if sum(groups) == n), key=takes)
 
 
+def parts_to_sum(
+    n: int, m: int, columns: int, inner: int, itemsize: int, multiprocessors: int
+) -> int:
+    """Into how many parts to divide the rows of a product that n PEs sum up: what takes least."""
+    if not multiprocessors:
+        return ON_CPUS
+    area = TILE[0] * TILE[1] * multiprocessors
+    nbytes, of_byte = m * columns * itemsize, 2 * area * max(inner, 1)  # ..., in times of a tile
+    sent = nbytes * (n - 1) / n  # by a PE, and once more when it is summed up
+    launches = OF_LAUNCHES / (of_byte / multiprocessors)
+
+    def takes(parts: int) -> float:
+        way, moved = sent * PER_BYTE / of_byte / parts, nbytes * OF_HBM / of_byte / parts
+        tiles = -(-m // (parts * TILE[0])) * -(-columns // TILE[1])
+        multiplied = launches - (-tiles // multiprocessors)
+        summed, taken = launches + moved * (n + 3) / n, launches + 2 * moved
+        now = link = came = 0.0
+        for k in range(parts + 1):
+            now += multiplied if k < parts else max(parts - 2, 0) * taken
+            before = came
+            if k < parts:
+                link = came = max(link, now) + way
+            if k:
+                now = max(now, before) + summed
+                link = max(link, now) + way
+        return max(now, link) + min(parts, 2) * taken
+
+    some = 1, *(parts for parts in (2, 4, 8, 16) if parts * LEAST <= sent / max(n - 1, 1))
+    return min(some, key=takes)
+
+
 class Beside:
     """A plan's second stream, boxes for one part of each PE, and their signals.
 
-    A part comes with `each` messages, of which each has a signal.
+    A part, of so many elements, comes with `each` messages, of which each has a signal.
     """
 
     def __init__(self, plan: Any, part: int, each: int = 1) -> None:
         self.plan, self.n, self.me = plan, plan.n_pes, plan.my_pe
         self._stream = shmem.stream(-1, nonblocking=True)
+        self.part = part
         self._inbox = plan.memory(self.n, part, dtype=plan.dtype)
         self._arrived = plan.memory(self.n, each, dtype="uint64")
         self._taken = plan.memory(1, dtype="uint64")
@@ -195,10 +251,6 @@ class Beside:
             parts = [array[first : first + size] for first, size in places]
             self._parts[id(array)] = known = array, parts
         return known[1]
-
-    def _by_rows(self, array: Any, rows: int) -> list[Any]:
-        """An array in parts of so many rows, one for each PE; the last ones may have fewer."""
-        return self._in_parts(array, [(pe * rows, rows) for pe in range(self.n)])
 
 
 class GatherBeside(Beside):
@@ -282,20 +334,15 @@ class ScatterBeside(Beside):
     """What `GemmReduceScatter` does with the library."""
 
     def __init__(self, plan: Any) -> None:
-        share, n = plan.share, plan.n
+        share, n = plan.m, plan.n
         super().__init__(plan, share * n)
         self._all_arrived = self._arrived.reshape(-1)
-        heights = [max(0, min(share, plan.rows - pe * share)) for pe in range(self.n)]
-        self._size = share * n
-        products = plan.sendable(shmem.device_array((self.n, self._size), plan.dtype))
+        self._places = [(pe * share, share) for pe in range(self.n)]
         # Where this PE's products go: those for others to be sent, its own to where theirs come.
-        sent = [products[pe][: heights[pe] * n] for pe in range(self.n)]
-        boxes = [self._mine[: heights[pe] * n] for pe in range(self.n)]
-        self._parcels = list(zip(boxes, sent, strict=True))
-        places = [boxes[pe] if pe == self.me else sent[pe] for pe in range(self.n)]
-        chunks = zip(places, heights, strict=True)
-        self._chunks = [place.reshape(height, n) for place, height in chunks]
-        self._spare = sent[self.me]
+        products = plan.sendable(shmem.device_array((self.n, share * n), plan.dtype))
+        self._parcels = [products[pe] for pe in range(self.n)]
+        places = [self._mine if pe == self.me else self._parcels[pe] for pe in range(self.n)]
+        self._chunks = [place.reshape(share, n) for place in places]
         self._dense: Any = None
 
     def __call__(self, a: Any, b: Any, out: Any, stream: Any) -> None:
@@ -310,47 +357,108 @@ class ScatterBeside(Beside):
             plan.on(stream)
             shmem.gemm(out, a, b, False, stream=stream)
             return
-        self._sum(a, b, dense, stream)
+        self._scatter(self._in_parts(a, self._places), b, plan.flat(dense), stream)
         if dense is not out:
             self._grid(stream, copy_matrix, out, dense)
 
-    def _sum(self, a: Any, b: Any, out: Any, stream: Any) -> None:
-        self._scatter(a, b, self.plan.flat(out), stream)
-
-    def _scatter(self, a: Any, b: Any, mine: Any, stream: Any) -> None:
-        rows = self._by_rows(a, self.plan.share)
+    def _scatter(self, rows: list[Any], b: Any, mine: Any, stream: Any) -> None:
         with self._both(stream):
             for k in range(1, self.n + 1):
                 owner = (self.me + k) % self.n
                 shmem.gemm(self._chunks[owner], rows[owner], b, False, stream=stream)
                 if k < self.n:
                     shmem.wait_stream(self._stream, stream)
-                    box, part = self._parcels[owner]
-                    self._send(box, part, owner)
+                    self._send(self._mine, self._parcels[owner], owner)
             self._step(stream, came, self._all_arrived)
             self._grid(stream, sum_chunk, mine, self._inbox)
 
 
-class AllReduceBeside(ScatterBeside):
-    """What `GemmAllReduce` does with the library: then the sums go to all."""
+class Part(NamedTuple):
+    """Rows of a product that all PEs have, and all sum up a share of."""
+
+    flat: Any  # of one axis
+    rows: Any  # of two
+    mine: Any  # what this PE sums up
+    sent: list[tuple[int, Any, Any]]  # to whom, to which box, what
+
+
+class AllReduceBeside(Beside):
+    """What `GemmAllReduce` does with the library, in parts of `plan.rows_together` rows.
+
+    A part's product is made where others can write: in `out`, if the plan is `in_place`. The PEs
+    get their rows of it, sum them up, and send the sums to where each has its product of these
+    rows: that has been sent by then, to the PE whose sum comes. The part before is summed up when a
+    product has been made, so that what it waits for has come meanwhile; parts are copied out while
+    the last one is under way.
+    """
 
     def __init__(self, plan: Any) -> None:
-        super().__init__(plan)
-        self._piece = piece_size(plan, self._size, plan.dtype)
-        self._boxes = plan.boxes(plan.blocks, self.n, self._piece, dtype=plan.dtype)
-        self._signals = plan.signals(plan.blocks, self.n)
-        self._pieces = plan.epochs()
+        rows = plan.rows_together
+        self._places = [(first, rows) for first in range(0, max(plan.rows, 1), rows)]
+        self._share = -(-rows // plan.n_pes) * plan.n  # elements of a PE's rows of a part
+        super().__init__(plan, len(self._places) * self._share, 2 * len(self._places))
+        self._of: dict[int, tuple[Any, list[Part]]] = {}  # by id: arrays, and their parts
+        self._whole: Any = None
+        if not plan.in_place:
+            self._whole = plan.memory(plan.rows, plan.n, dtype=plan.dtype)
 
-    @property
-    def messages(self) -> int:
-        """How many this PE sends in a call."""
-        pieces = len(list(cuts(self._size, self.plan.blocks, self._piece)))
-        return super().messages + (self.n - 1) * pieces
+    def __call__(self, a: Any, b: Any, out: Any, stream: Any) -> None:
+        """Queue the call."""
+        if self.n == 1:
+            self.plan.on(stream)
+            shmem.gemm(out, a, b, False, stream=stream)
+            return
+        parts = self._parts_of(out if self._whole is None else self._whole)
+        last, outs = len(parts) - 1, self._in_parts(out, self._places)
+        with self._both(stream):
+            for k, factor in enumerate(self._in_parts(a, self._places)):
+                shmem.gemm(parts[k].rows, factor, b, False, stream=stream)
+                self._share_out(k, parts[k], stream)
+                if k:
+                    self._sum(k - 1, parts[k - 1], stream)
+            for k, part in enumerate(parts):
+                if k == max(last - 1, 0):
+                    self._sum(last, parts[last], stream)
+                self._take(k, part, outs[k], stream)
 
-    def _sum(self, a: Any, b: Any, out: Any, stream: Any) -> None:
-        plan, whole = self.plan, self.plan.flat(out)
-        # What is sent over a network is the plan's own memory.
-        mine = self._by_rows(whole, self._size)[self.me] if plan.reachable else self._spare
-        self._scatter(a, b, mine, stream)
-        given = mine, whole, self._size, 0, self._piece, self._boxes, self._signals, plan.reachable
-        plan.launch_as((plan.blocks, plan.threads, stream), self._pieces, exchange, *given)
+    def _parts_of(self, whole: Any) -> list[Part]:
+        """The parts of what products are made in; they are the same objects in each call."""
+        known = self._of.get(id(whole))
+        if known is None or known[0] is not whole:
+            if len(self._of) >= KEPT:
+                self._of.clear()
+            cut = (whole[first : first + rows] for first, rows in self._places)
+            self._of[id(whole)] = known = whole, [self._part(*each) for each in enumerate(cut)]
+        return known[1]
+
+    def _part(self, k: int, rows: Any) -> Part:
+        flat, share, sent = rows.reshape(-1), self._share, []
+        for step in range(1, self.n):
+            to = (self.me + step) % self.n
+            theirs = flat[to * share :][:share]
+            sent.append((to, self._mine[k * share :][: theirs.size], theirs))
+        return Part(flat, rows, flat[self.me * share :][:share], sent)
+
+    def _share_out(self, k: int, part: Part, stream: Any) -> None:
+        """Send the others their rows of the product."""
+        shmem.wait_stream(self._stream, stream)
+        for to, box, theirs in part.sent:
+            self._send(box, theirs, to, k)
+
+    def _sum(self, k: int, part: Part, stream: Any) -> None:
+        """Sum up this PE's rows, and send them to all."""
+        self._step(stream, came_from_all, self._arrived, k)
+        self._grid(stream, sum_part, part.mine, self._inbox, k * self._share)
+        shmem.wait_stream(self._stream, stream)
+        for to, *_ in part.sent:
+            self._send(part.mine, part.mine, to, len(self._places) + k)
+
+    def _take(self, k: int, part: Part, out: Any, stream: Any) -> None:
+        """Wait for what all have summed up, and copy it to `out`, if that is elsewhere."""
+        self._step(stream, came_from_all, self._arrived, len(self._places) + k)
+        if self._whole is None:
+            return
+        if out.strides == part.rows.strides:
+            self._grid(stream, copy_all, self.plan.flat(out), part.flat)
+        else:
+            self._grid(stream, copy_matrix, out, part.rows)

@@ -112,11 +112,15 @@ def find_homes(homes, experts, share, position):
 
 
 @shmem.jit(device=True)
-def find_places(index, homes, position, there, slots):
-    """Set `index` for each pair, in the order of experts, to the row of its PE's message."""
-    for i in range(cuda.threadIdx.x, homes.size, cuda.blockDim.x):
-        if position[i] >= 0:
-            index[position[i]] = slots[i] - (there[homes[i]] >> 32)
+def find_places(index, homes, position, there, slots, top_k):
+    """Set `index` for each pair, in the order of experts, to the row of its PE's message.
+
+    A thread has tokens of its own: one that names an expert again has one place for both.
+    """
+    for first in range(cuda.threadIdx.x * top_k, homes.size, cuda.blockDim.x * top_k):
+        for i in range(first, first + top_k):
+            if position[i] >= 0:
+                index[position[i]] = slots[i] - (there[homes[i]] >> 32)
 
 
 @shmem.jit(device=True)
@@ -223,7 +227,7 @@ def dispatch_throughput(
         homes = homes[: experts.size]
         find_homes(homes, experts, heads.shape[1], position[b])
         sort_by_expert(homes, top_k, n, experts.size // top_k, there[b], sent, slots, dropped[1:])
-        find_places(index, homes, position[b], there[b], slots)
+        find_places(index, homes, position[b], there[b], slots, top_k)
         cuda.syncthreads()
         send_packed(
             x, n_experts, mine[b], there[b], sent, index, heads, places, outbox, inbox, counted,

@@ -56,6 +56,7 @@ TOLD = (
     "tile",
     "tiles",
     "group",
+    "rows_together",
 )  # of plans that have it
 
 

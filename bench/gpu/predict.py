@@ -325,16 +325,21 @@ def product_summed_for_all(plan):
     return product_summed(plan, 1)
 
 
-def sums(plan):
-    """Those of a chunk that have come; then, of an all-reduce, they are sent to all."""
-    item, chunk = plan.dtype.itemsize, plan.share * plan.n * plan.dtype.itemsize
-    b = part_size(chunk // item, plan.blocks) * item
-    added = Work(0, (N + 1) * chunk, (Pass(SUM, N * b, HBM),), 1, 0, 0)
-    if not hasattr(plan._beside, "_piece"):
-        return [added]
-    piece, pieces = plan._beside._piece * item, ceil(b / item / plan._beside._piece)
-    passes = Pass(PUT, piece), Pass(PUT, piece, L2, OTHERS - 1), Pass(COPY, piece, L2, N)
-    return [added, Work(OTHERS * chunk, (1 + N) * chunk, passes, pieces, 1, 1, OTHERS)]
+def sums(plan, machine, code):
+    """What it takes to sum up what has come; of an all-reduce a part, and to copy one out."""
+    for_all = summed_by_all(plan)
+    part = (plan.rows_together if for_all else plan.rows) * plan.n
+    added = part_size(part // N, plan.blocks) * plan.dtype.itemsize
+    part *= plan.dtype.itemsize
+    does = [Work(0, (N + 1 + 2 * for_all) * part / N, (Pass(SUM, N * added, HBM),), 1, 0, 0)]
+    if for_all:  # and each after a wait
+        copied = (0, ()) if plan.in_place else (2 * part, (Pass(COPY, N * added, HBM),))
+        does += [Work(0, *copied, 1, 0, 0, launches=1 if plan.in_place else 2)]
+    return [predict(work, machine, code)["seconds"] for work in does]
+
+
+def summed_by_all(plan):
+    return type(plan).__name__ == "GemmAllReduce"
 
 
 def sorting(plan):
@@ -844,6 +849,20 @@ def by_tiles(is_, dtype, m, n, k, times=1):
     return is_["launch"] + max(waves * of_tile / rate, nbytes / (is_["hbm"] * is_["hbm reached"]))
 
 
+def in_parts(parts, each, summed, taken, way, signal, now):
+    """When all parts are multiplied, summed up one part later, and copied out."""
+    link = came = now
+    for k in range(parts + 1):
+        now += each if k < parts else max(parts - 2, 0) * taken
+        before = came
+        if k < parts:
+            link = came = max(link, now) + way
+        if k:
+            now = max(now, before + signal) + summed
+            link = max(link, now) + way
+    return max(now, link + signal) + min(parts, 2) * taken
+
+
 def by_library(plan, machine, code):
     """The time of a call with products by the library, as `predict`; beside that, of it alone."""
     is_ = {name: figure.value for name, figure in machine.items()}
@@ -857,21 +876,25 @@ def by_library(plan, machine, code):
         return by_tiles(is_, plan.dtype, m, plan.n, plan.k)
 
     begun = now = launch + launch * gathers  # boxes are empty; this PE's shard is copied
+    added = 0
     if gathers:
-        multiplied, have, more = 0, 0, []
+        multiplied, have = 0, 0
         for size in plan.groups:
             have += size
             now = max(now, begun + (have - 1) * sent) + signal + product(size * plan.m)
             multiplied += product(size * plan.m)
+    elif summed_by_all(plan):
+        parts, link = plan.rows / plan.rows_together, 2 * link
+        each, of_part = product(plan.rows_together), sums(plan, machine, code)
+        now = in_parts(int(parts), each, *of_part, OTHERS * sent / parts, signal, now)
+        multiplied, added = parts * each, parts * sum(of_part)
     else:
-        each, more = product(plan.share), [predict(w, machine, code)["seconds"] for w in sums(plan)]
-        free = 0
+        each, (added,), free = product(plan.share), sums(plan, machine, code), 0
         for _ in range(OTHERS):
             now += each
             free = max(free, now) + sent
-        now = max(now + each, free) + signal + sum(more)
-        multiplied, link = N * each, link * len(more)
-    made = {"products": multiplied, "sums": sum(more), "launches": 2 * launch + launch * gathers}
+        now, multiplied = max(now + each, free) + signal + added, N * each
+    made = {"products": multiplied, "sums": added, "launches": 2 * launch + launch * gathers}
     now += launch  # boxes can be filled again
     made["waits"] = now - sum(made.values())
     flops = 2 * rows * plan.n * plan.k

@@ -20,6 +20,7 @@ ORDERS = re.compile(
 )
 SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
 BESIDE = {"_both", "_send", "emptied", "came", "took"}
+PARTS = {*BESIDE, "came_from_all", "_share_out", "_sum", "_take", "sum_part"} - {"came"}
 # Functions of `kernels/` that each run begins with; or all of a file.
 ROOTS = {
     "told": {"tell", "wait_for"},
@@ -66,7 +67,8 @@ ROOTS = {
     "gemm_at_once": {"gemm_at_once"},
     "gather_beside": {*BESIDE, "copy_all"},
     "scatter_beside": {*BESIDE, "_scatter", "sum_chunk"},
-    "reduce_beside": {*BESIDE, "_scatter", "sum_chunk", "exchange"},
+    "reduce_beside": {*PARTS, "copy_all"},
+    "reduce_in_place": PARTS,
     "jacobi_one_block": {"iterate", "exchange", "largest_change"},
     "jacobi3": {"iterate", "exchange", "largest_change"},
     "jacobi2": {"iterate", "exchange", "largest_change"},

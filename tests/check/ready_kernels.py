@@ -180,7 +180,7 @@ def rows(algorithm="direct"):
     n, me = shmem.n_pes(), shmem.my_pe()
     plan = AllToAllV(rows=40 * n, row=(3,), dtype=F4, algorithm=algorithm, **GPU)
     plan.piece = 16
-    x, received = array(40 * n, 3), shmem.device_array(n, "int64")
+    x, received = array(40 * (n + 1), 3), shmem.device_array(n, "int64")
     out = shmem.zeros((25 * n, 3), F4) if algorithm == "put" else array(25 * n, 3)
     for call in range(CALLS):
         counts = (np.arange(n) + me + call) % 3 * 40  # so many come, too
@@ -189,18 +189,20 @@ def rows(algorithm="direct"):
         x.copy_from(np.ones(x.shape, F4))
 
 
-def product(kind, rows_a, rows_out, direct=True, method="kernel"):
+def product(kind, rows_a, rows_out, direct=True, method="kernel", in_place=False):
     n = shmem.n_pes()
     options = {} if direct else {"direct": False}
     if method == "kernel":
         options["tile"] = 2, 5
     of = "kernel" if method == "at once" else method
+    if in_place:
+        options |= {"in_place": True, "tile": (4, 9)}  # two parts
     plan = kind(m=6, n=9, k=4, dtype=F4, method=of, **GPU, **options)
     if method == "at once":
         plan.tile = 6, 2
         plan._prepare_at_once(9)
     a, b = array(6 * (n if rows_a else 1), 4), array(4, 9)
-    out = array(6 * (n if rows_out else 1), 9)
+    out = shmem.empty((6, 9), F4) if in_place else array(6 * (n if rows_out else 1), 9)
     for _ in range(CALLS):
         plan(a, b, out=out)
         clear[1, 32](a.reshape(-1))  # which may be changed now
@@ -638,6 +640,7 @@ RUNS = {
     "gather_beside": (product, AllGatherGemm, False, True, True, "library"),
     "scatter_beside": (product, GemmReduceScatter, True, False, True, "library"),
     "reduce_beside": (product, GemmAllReduce, False, False, True, "library"),
+    "reduce_in_place": (product, GemmAllReduce, False, False, True, "library", True),
     "jacobi2": (jacobi, (8, 9), None, True),
     "jacobi3": (jacobi, (6, 5, 7), (1, 3, 1), False),
     "jacobi_one_block": (jacobi, (8, 9), (1, 3), True, 1),

@@ -5,7 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from gpushmem.kernels import AllGatherGemm, GemmAllReduce, GemmReduceScatter, gemm
+from gpushmem.kernels import AllGatherGemm, GemmAllReduce, GemmReduceScatter, gemm, gemm_beside
 
 import gpushmem as shmem
 from tests.pes import lateness, on_several_nodes, repeated, some_of, to_send, whole_warps
@@ -198,6 +198,41 @@ def test_two_teams_at_once_and_pes_in_none(run_pes):
     run_pes(body, 5)
 
 
+@pytest.mark.parametrize(("n_pes", "calls"), [(2, 4), pytest.param(3, 40, marks=pytest.mark.sweep)])
+def test_sums_in_place_have_the_same_bits(run_pes, n_pes, calls):
+    """In parts of some rows; into two arrays, in turns, whose sums are read later."""
+
+    def body():
+        shmem.init()
+        me, n_pes, tidy = (
+            shmem.my_pe(),
+            shmem.n_pes(),
+            {"m": 11, "n": 6, "k": 5, "dtype": "float32"},
+        )
+        for rows in (11, 6, 2, 1):
+            outs = [shmem.zeros((11, 6), "float32") for _ in range(2)]
+            with (
+                GemmAllReduce(**tidy, tile=(rows, 6), in_place=True, blocks=2) as plan,
+                GemmAllReduce(**tidy, tile=(rows, 6), method="library") as other,
+            ):
+                assert plan.rows_together == rows
+                kept = shmem.device_array((11, 6), "float32")
+                a, b = (to_send(x) for x in operands("all-reduce", 11, 6, 5, "float32", me, n_pes))
+                for call in range(calls):
+                    a.copy_from(a.numpy() + call)
+                    plan(a, b, out=outs[call % 2])
+                    other(a, b, out=kept)
+                    assert outs[call % 2].numpy().tobytes() == kept.numpy().tobytes()
+                assert 11 * 6 * 4 <= other._nbytes() - plan._nbytes() <= 12 * 6 * 4
+                with pytest.raises(shmem.SymmetryError, match="out must be a symmetric array"):
+                    plan(a, b, out=kept)
+        with pytest.raises(shmem.ArgumentError, match="with in_place it is 'library'"):
+            GemmAllReduce(**tidy, method="kernel", in_place=True)
+        shmem.finalize()
+
+    run_pes(body, n_pes)
+
+
 def test_what_a_pe_sends(run_pes):
     def body():
         shmem.init()
@@ -210,8 +245,8 @@ def test_what_a_pe_sends(run_pes):
     sent, beside = run_pes(body, 3)[0]
     # 10 rows in 3 tiles; 10 rows of 2 columns of tiles; chunks of 4 rows.
     assert sent == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
-    # A shard or chunk is sent whole; its 32 sums are one piece.
-    assert beside == [(sent[0][0], 2), (sent[1][0], 2), (sent[2][0], 2 + 2)]
+    # A shard or chunk is sent whole; of an all-reduce two parts of 5 rows, of which 2 are a PE's.
+    assert beside == [(sent[0][0], 2), (sent[1][0], 2), (4 * 4 * 8 * 4, 4 + 4)]
 
 
 def test_shards_that_the_library_multiplies_together():
@@ -222,6 +257,15 @@ def test_shards_that_the_library_multiplies_together():
     assert gemm.shards_together(8, 16, 3584, 2, h100) == (8,)  # one row of tiles
     assert gemm.shards_together(7, 2048, 4096, 2, h100) == (1,) * 7
     assert gemm.shards_together(8, 512, 3584, 2, 0) == (1,) * 8
+
+
+def test_parts_of_a_product_that_is_summed_up():
+    h100, llama = 132, (8192, 3584, 2)  # columns, inner, bytes
+    assert gemm.parts_to_sum(8, 16384, *llama, h100) == 8
+    assert gemm.parts_to_sum(8, 4096, *llama, h100) == 4
+    assert gemm.parts_to_sum(8, 64, *llama, h100) == 1  # not a MiB for each
+    assert gemm.parts_to_sum(1, 16384, *llama, h100) == 1  # nothing is sent
+    assert gemm.parts_to_sum(8, 16384, *llama, 0) == gemm_beside.ON_CPUS
 
 
 @pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 6, 8])

@@ -143,7 +143,7 @@ def training(n):
 
 def products(n):
     sizes, tile, library = SINGLE | {"m": 20, "n": 40, "k": 16}, (8, 16), {"method": "library"}
-    shard, share = {"m": 20, "k": 16}, ceil(20 / n)
+    shard = {"m": 20, "k": 16}
     yield "AllGatherGemm", '"kernel"', sizes | {"tile": tile}, shard | {"T": 3}
     yield "AllGatherGemm", '"library"', sizes | library, shard
     codes = {"dtype": "float8_e4m3fn", "out_dtype": "float32", "row_scales": True, "n": 48}
@@ -153,8 +153,9 @@ def products(n):
     yield "GemmReduceScatter", "at once", sizes | {"m": 4}, {"t": 4 * 40}
     t = {1: 7, 2: 5, 3: 7}[n] * 14
     yield "GemmAllReduce", '"kernel"', sizes | {"tile": tile}, {"t": t}
-    c = share * 40
-    yield "GemmAllReduce", '"library"', sizes | library, {"c": c, "p": piece(c)}
+    parts = {"m": 20, "w": 40, "P": 3, "c": ceil(8 / n) * 40}  # of 8, 8 and 4 rows
+    yield "GemmAllReduce", '"library"', sizes | library | {"tile": tile}, parts
+    yield "GemmAllReduce", "in_place=", sizes | {"in_place": True, "tile": tile}, parts
     yield "GemmAllReduce", "at once", sizes, {"t": 20 * 40}
 
 

@@ -184,16 +184,18 @@ SMALL = 1024, 512  # where a kernel multiplies
 SHAPES = {8: SMALL, 4096: (WIDE, NARROW), 16384: (WIDE, NARROW)}  # by rows of the whole product
 
 
-def product(which, rows):
+def product(which, rows, **options):
     gathers, scatters = which is k.AllGatherGemm, which is k.GemmReduceScatter
     n, inner = SHAPES[rows][::-1] if gathers else SHAPES[rows]
     part = rows // N_PES
 
     def make(dtype, nbytes):
         m = part if gathers or scatters else rows
-        plan = which(m=m, n=n, k=inner, dtype=dtype, team=OnPaper(0))
+        plan = which(m=m, n=n, k=inner, dtype=dtype, team=OnPaper(0), **options)
         a, b = empty(dtype, part if gathers else rows, inner), empty(dtype, inner, n)
-        out = empty(dtype, part if scatters else rows, n)
+        out = (shmem.empty if options else shmem.device_array)(
+            (part if scatters else rows, n), dtype
+        )
         more = {}
         if gathers and plan.method == "library":  # without it no kernel of the plan's moves data
             more["gathered"] = empty(dtype, rows, inner)
@@ -446,6 +448,7 @@ CASES = {
         for which in (k.AllGatherGemm, k.GemmReduceScatter, k.GemmAllReduce)
         for rows in SHAPES
     },
+    "GemmAllReduce in place": Case(product(k.GemmAllReduce, 16384, in_place=True), ONE),
     "ExpertParallel low_latency": Case(dispatch("low_latency", 128), ONE),
     "ExpertParallel throughput": Case(dispatch("throughput", 1024), ONE),
     "ExpertParallel combine": Case(dispatch("low_latency", 128, combines=True), ONE),
