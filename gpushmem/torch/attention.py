@@ -60,10 +60,10 @@ def plan_for(kind: Any, mask: Sequence[Any], q: Tensor, k: Tensor) -> Any:
 
 
 def run_ring(q: Tensor, k: Tensor, v: Tensor, *mask: Any, out: Sequence[Tensor]) -> None:
-    given = [by_tokens(x) for x in (q, k, v)]
-    made, lse = torch.empty_like(given[0]), out[1].view(-1, out[1].shape[-1])
-    plans, plan = plan_for(RingAttention, mask, given[0], given[1])
-    plans.call(plan, *given, out=made, lse=lse, cu_seqlens=mask[0])
+    q, k, v = (by_tokens(x) for x in (q, k, v))
+    made, lse = torch.empty_like(q), out[1].view(-1, out[1].shape[-1])
+    plans, plan = plan_for(RingAttention, mask, q, k)
+    plans.call(plan, q, *plans.sendable(plan, k, v), out=made, lse=lse, cu_seqlens=mask[0])
     set_by_tokens(out[0], made)
 
 
@@ -71,12 +71,13 @@ def run_ring_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, result: Tensor, lse: Tensor, *mask: Any,
     out: Sequence[Tensor],
 ) -> None:  # fmt: skip
-    given = [by_tokens(x) for x in (grad, q, k, v, result)]
-    made = [torch.empty_like(x) for x in given[1:4]]
-    plans, plan = plan_for(RingAttentionBackward, mask, given[1], given[2])
+    grad, q, k, v, result = (by_tokens(x) for x in (grad, q, k, v, result))
+    made = [torch.empty_like(x) for x in (q, k, v)]
+    plans, plan = plan_for(RingAttentionBackward, mask, q, k)
     sums = lse.contiguous().view(-1, lse.shape[-1])
     grads = dict(zip(("dq", "dk", "dv"), made, strict=True))
-    plans.call(plan, *given, sums, **grads, cu_seqlens=mask[0])
+    k, v = plans.sendable(plan, k, v)
+    plans.call(plan, grad, q, k, v, result, sums, **grads, cu_seqlens=mask[0])
     for one, each in zip(out, made, strict=True):
         set_by_tokens(one, each)
 
@@ -129,13 +130,14 @@ def plan_of_parts(parts: Sequence[Tensor], group: str) -> Any:
 def to_heads(x: Tensor, angles: Sequence[Any], out: Sequence[Tensor]) -> None:
     cos, sin, group = angles
     plans, plan = plan_of_parts(out, group)
-    plans.call(plan.to_heads, x.contiguous(), *out, cos=cos, sin=sin)
+    plans.call(plan.to_heads, *plans.sendable(plan, x.contiguous()), *out, cos=cos, sin=sin)
 
 
 def to_tokens(parts: Sequence[Tensor], angles: Sequence[Any], out: Tensor) -> None:
     cos, sin, group = angles
     plans, plan = plan_of_parts(parts, group)
-    plans.call(plan.to_tokens, *(x.contiguous() for x in parts), out=out, cos=cos, sin=sin)
+    sent = plans.sendable(plan, *(x.contiguous() for x in parts))
+    plans.call(plan.to_tokens, *sent, out=out, cos=cos, sin=sin)
 
 
 def run_split(qkv: Tensor, shared: int, *angles: Any, out: Sequence[Tensor]) -> None:

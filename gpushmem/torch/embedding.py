@@ -51,7 +51,7 @@ def plan_for(numbers: Tensor, dtype: Any, cut: Sequence[Any]) -> Any:
 def run(weight: Tensor, numbers: Tensor, *cut: Any, out: Sequence[Tensor]) -> None:
     plans, plan = plan_for(numbers, weight.dtype, cut)
     numbers = numbers.to(torch.int32).contiguous()
-    plans.call(plan, weight.contiguous(), numbers, out=out[0])
+    plans.call(plan, weight.contiguous(), *plans.sendable(plan, numbers), out=out[0])
 
 
 def of_my_columns(grad: Tensor, plans: Any, plan: EmbeddingBags) -> Tensor:
@@ -63,7 +63,7 @@ def of_my_columns(grad: Tensor, plans: Any, plan: EmbeddingBags) -> Tensor:
         sent[part::parts, :, : last - first] = grad[:, first:last]
     come = torch.empty_like(sent)
     exchange = plans.get(AllToAll, size=plan.bags * width, dtype=dtype_name(grad.dtype))
-    plans.call(exchange, sent.view(-1), out=come.view(-1))
+    plans.call(exchange, *plans.sendable(exchange, sent.view(-1)), out=come.view(-1))
     return come.view(-1, width)[:, : len(plan.columns)]
 
 
@@ -77,7 +77,7 @@ def run_backward(
     mine, numbers = of_my_columns(grad, plans, plan), numbers.to(torch.int32).contiguous()
     every = numbers.new_empty(plans.n_pes, *numbers.shape)
     gather = plans.get(AllGather, size=numbers.numel(), dtype="int32")
-    plans.call(gather, numbers.view(-1), out=every.view(-1))
+    plans.call(gather, *plans.sendable(gather, numbers.view(-1)), out=every.view(-1))
     local = every.view(-1).long() - plan.rows.start
     local.masked_fill_((local < 0) | (local >= rows), rows)
     bag_of = torch.arange(len(mine), device=local.device).repeat_interleave(plan.most)

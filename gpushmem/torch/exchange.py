@@ -38,7 +38,7 @@ def exchange(
     plan = plans.get(kind, rows=most, row=row, dtype=dtype_name(x.dtype))
     out[0].zero_()
     counts = [each.to(torch.int64).contiguous() for each in counts]
-    plans.call(plan, x.contiguous(), *counts, out=out[0], received=out[1])
+    plans.call(plan, *plans.sendable(plan, x.contiguous()), *counts, out=out[0], received=out[1])
 
 
 def run_to_all(x: Tensor, counts: Tensor, most: int, group: str, out: Sequence[Tensor]) -> None:

@@ -122,9 +122,12 @@ def flat(out: Tensor) -> Tensor:
 
 def run_all_reduce(x: Tensor, group: str, out: Sequence[Tensor]) -> None:
     out[0].copy_(x)
-    plans = plans_of(group)
+    plans, total = plans_of(group), out[0].view(-1)
     plan = plans.get(AllReduce, size=x.numel(), dtype=dtype_name(x.dtype))
-    plans.call(plan, out[0].view(-1))
+    (made,) = plans.sendable(plan, total)
+    plans.call(plan, made)
+    if made is not total:
+        total.copy_(made)
 
 
 def run_norm(
@@ -137,7 +140,9 @@ def run_norm(
     plan = plans.get(
         AllReduceRMSNorm, tokens=tokens, hidden=hidden, dtype=dtype_name(x.dtype), eps=eps
     )
-    plans.call(plan, scratch, flat(total), weight.contiguous(), out=flat(normed))
+    plans.call(
+        plan, *plans.sendable(plan, scratch), flat(total), weight.contiguous(), out=flat(normed)
+    )
 
 
 def norm_backward(
@@ -163,7 +168,7 @@ def run_gather(a: Tensor, b: Tensor, group: str, out: Sequence[Tensor]) -> None:
     plans = plans_of(group)
     plan = plans.get(AllGatherGemm, **sizes(a, b))
     whole = {"gathered": flat(out[1])} if len(out) > 1 else {}
-    plans.call(plan, rows_of(a), factor(b), out=flat(out[0]), **whole)
+    plans.call(plan, *plans.sendable(plan, rows_of(a)), factor(b), out=flat(out[0]), **whole)
 
 
 def run_gemm_all_reduce(a: Tensor, b: Tensor, group: str, out: Sequence[Tensor]) -> None:
@@ -248,7 +253,8 @@ def run_moe(
         )
         return
     given = x, experts.to(torch.int32), weights.to(WEIGHTS[x.dtype]), w1, w2
-    plans.call(plan, *(each.contiguous() for each in given), out=out[0])
+    x, *others = (each.contiguous() for each in given)
+    plans.call(plan, *plans.sendable(plan, x), *others, out=out[0])
 
 
 def moe_backward(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class Plans:
         self.group = group  # kept, since its name may be given to another one afterwards
         self._kept: OrderedDict[Any, Plan] = OrderedDict()
         self._too_large: set[Any] = set()
+        self._sent: WeakKeyDictionary[Plan, dict[int, list[Tensor]]] = WeakKeyDictionary()
 
     def get(self, kind: type[Plan], **sizes: Any) -> Any:
         """The plan of this kind for these sizes. Where there is none it is made; collective then.
@@ -101,6 +103,27 @@ class Plans:
 
     def _forget_oldest(self) -> None:
         self._kept.popitem(last=False)[1].free()
+
+    def sendable(self, plan: Plan, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """`tensors`; if the group spans machines copies, which the plan's kernels can send from.
+
+        The next call for the plan overwrites them. What they are copied to is registered until the
+        plan is freed, and replaced where more elements come.
+        """
+        if plan.reachable:
+            return tensors
+        rooms = self._sent.setdefault(plan, {})
+        return tuple(
+            self._room(rooms.setdefault(k, []), plan, x)[: x.numel()].view(x.shape).copy_(x)
+            for k, x in enumerate(tensors)
+        )
+
+    def _room(self, made: list[Tensor], plan: Plan, x: Tensor) -> Tensor:
+        if not made or made[-1].dtype != x.dtype or made[-1].numel() < x.numel():
+            size = 1 << max(x.numel() - 1, 0).bit_length()
+            made.append(torch.empty(size, dtype=x.dtype, device=x.device))
+            plan.sendable(here().view(made[-1]))
+        return made[-1]
 
     def call(self, plan: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         """Call a plan, or a method of one, with tensors.

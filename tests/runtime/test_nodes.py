@@ -1,6 +1,9 @@
 """Jobs of the cpu backend whose PEs behave as if they were on several nodes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -285,7 +288,23 @@ def test_a_kernel_that_stores_to_all_says_that_it_needs_one_node(run_cli, run):
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["attention", "embedding", "exchange", "operators"])
+def test_operators_of_pytorch_run_on_two_nodes(name):
+    """But those that send memory of the user's own, which must be registered."""
+    command = [sys.executable, "-m", "pytest", "-o", "timeout=400", f"tests/torch/test_{name}.py"]
+    nodes = {"GPUSHMEM_NODES": "2"}
+    done = subprocess.run(
+        [*command, "-m", "not sweep", "-k", "not pages_of_tensors"], cwd=ROOT,
+        env=os.environ | nodes,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(660)  # llm.py trains
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_examples_run_on_two_nodes(run_cli, path):
-    done = run_cli("run", "-n", 4, "--nodes", 2, path, timeout=150, code=0)
+    done = run_cli("run", "-n", 4, "--nodes", 2, path, timeout=600, code=0)
     assert done.stderr == ""

@@ -75,8 +75,11 @@ def as_tuple(results):
     return results if isinstance(results, tuple) else (results,)
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(1, "float32"), (3, "float64")])
-def test_results_are_pytorchs_and_so_are_out_forms(run_pes, tmp_path, n, dtype):
+@pytest.mark.parametrize(("n", "dtype", "nodes"), [(1, "float32", 1), (3, "float64", 3)])
+def test_results_are_pytorchs_and_so_are_out_forms(run_pes, tmp_path, monkeypatch, n, dtype, nodes):
+    """On several nodes what is sent must be registered: tensors of users are not."""
+    monkeypatch.setenv("GPUSHMEM_NODES", str(nodes))
+
     def body():
         with world(tmp_path) as me:
             group = dist.group.WORLD.group_name
