@@ -279,7 +279,7 @@ def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
     """
     if func is None:
         return lambda f: jit(f, device=device, **options)
-    if not callable(func):
+    if not callable(func) or not hasattr(func, "__name__"):
         raise ArgumentError(
             f"jit takes a function, not {shown(func)}: types are found at the first launch"
         )

@@ -52,7 +52,7 @@ def last_tile_is_not_waited_for(pes=1):
             cuda.syncthreads()
         out[t] = s
 
-    kernel[1, N](shmem.zeros(TILES * N, "float64"), shmem.device_array(N, "float64"))
+    kernel[1, N](shmem.ones(TILES * N, "float64"), shmem.device_array(N, "float64"))
 
 
 def source_changed_before_the_wait(pes=1):

@@ -83,7 +83,7 @@ def tile_is_copied_to_again_while_it_is_read(pes=1):
         if t < N:
             out[t] = s
 
-    kernel[1, N + 1](shmem.zeros(TILES * N, "float32"), shmem.device_array(N, "float32"))
+    kernel[1, N + 1](shmem.ones(TILES * N, "float32"), shmem.device_array(N, "float32"))
 
 
 def source_of_a_tile_changed_early(pes=1):
