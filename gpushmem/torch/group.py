@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from itertools import accumulate
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from gpushmem.torch.async_work import Call, Queue, Together, Work, failure
 from gpushmem.torch.call_forms import CallError, all_forms, flat, naming, only, root_of
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.profiles import profiling, recorded
+from gpushmem.torch.reductions import OF_TRUTH, Reduction, divide, reduction_of
 
 if TYPE_CHECKING:
     from gpushmem.torch.checking import Flight, InFlight
@@ -34,16 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ProcessGroup"]
 
 
-# PyTorch's reductions -> ours; AVG is a sum, divided afterwards. Of truth values, `sum` and `max`
-# are "or", `prod` and `min` are "and", as NCCL has them.
-REDUCTIONS = {
-    dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "sum", dist.ReduceOp.PRODUCT: "prod",
-    dist.ReduceOp.MIN: "min", dist.ReduceOp.MAX: "max", dist.ReduceOp.BAND: "and",
-    dist.ReduceOp.BOR: "or", dist.ReduceOp.BXOR: "xor",
-}  # fmt: skip
-OF_TRUTH = {"sum": "or", "max": "or", "prod": "and", "min": "and"}
 UNSET = timedelta(0)  # options without a timeout have a negative one
-KNOWN = {op: (ours, op == dist.ReduceOp.AVG) for op, ours in REDUCTIONS.items()}
 NAME = "gpushmem"
 Run = Callable[[float], None]
 allow_inflight = torch._C._distributed_c10d._allow_inflight_collective_as_graph_input
@@ -153,24 +146,25 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self.allreduce_coalesced([only("all_reduce", tensors)], opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        op, divided = _reduction("all_reduce", opts, tensors)
+        reduction = reduction_of("all_reduce", opts, tensors, self._n)
 
         def run(seconds: float) -> None:
             for tensor in tensors:
                 if tensor.is_sparse:
-                    self._add_sparse(tensor, op, divided, seconds)
+                    self._add_sparse(tensor, reduction, seconds)
                     continue
-                with_all = _Filled(tensor)
-                self._combine("all_reduce", with_all, op, seconds)
-                with_all.done(self._n if divided else 0)
+                with_all = _Filled(tensor, times=reduction.factor)
+                self._combine("all_reduce", with_all, reduction.op, seconds)
+                with_all.done(reduction.divisor)
 
         return self._make("all_reduce", opts, run, tensors, tensors)
 
-    def _add_sparse(self, tensor: Tensor, op: str, divided: bool, seconds: float) -> None:
+    def _add_sparse(self, tensor: Tensor, reduction: Reduction, seconds: float) -> None:
         """Replace a sparse tensor by the sum of all, as gradients of embeddings are added up."""
-        if op != "sum":
-            raise ArgumentError(f"of sparse tensors there is the sum alone, not {op}")
+        if reduction.op != "sum":
+            raise ArgumentError(f"of sparse tensors there is the sum alone, not {reduction.op}")
         mine = tensor.detach().coalesce()
+        mine = mine if reduction.factor is None else mine * reduction.factor
         counts = torch.empty(self._n, dtype=torch.int64)
         here = _Filled(torch.tensor([mine._nnz()]))
         self._gather("all_gather", _Filled(counts).parts(self._n), here, seconds)
@@ -178,7 +172,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         values = [mine.values().new_empty(k, *mine.values().shape[1:]) for k in counts.tolist()]
         for parts, source in ((indices, mine.indices()), (values, mine.values())):
             self._gather("all_gather", [*map(_Filled, parts)], _Filled(source), seconds)
-        total = torch.cat(values) / self._n if divided else torch.cat(values)
+        total = torch.cat(values)
+        total = total / reduction.divisor if reduction.divisor else total
         added = torch.sparse_coo_tensor(
             torch.cat(indices, 1), total, tensor.shape, check_invariants=False
         )
@@ -199,14 +194,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     @all_forms(1, c10d.ReduceOptions, "root", "op")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         tensor = only("reduce", tensors)
-        op, divided = _reduction("reduce", opts, tensors)
+        reduction = reduction_of("reduce", opts, tensors, self._n)
         root = root_of("reduce", opts, self._n)
 
         def run(seconds: float) -> None:
-            memory = _Filled(tensor)
-            self._combine("reduce_to", memory, op, seconds, root)
+            memory = _Filled(tensor, times=reduction.factor)
+            self._combine("reduce_to", memory, reduction.op, seconds, root)
             if root == self._me:
-                memory.done(self._n if divided else 0)
+                memory.done(reduction.divisor)
 
         return self._make("reduce", opts, run, tensors, tensors, writes=root == self._me)
 
@@ -382,27 +377,30 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter(
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
     ) -> Any:
-        op, divided = _reduction("reduce_scatter", opts, output_tensors)
+        reduction = reduction_of("reduce_scatter", opts, output_tensors, self._n)
         output = only("reduce_scatter", output_tensors)
         inputs = only("reduce_scatter", input_tensors)
 
         def run(seconds: float) -> None:
             memory = _Filled(output, "output")
-            self._scatter_sum(memory, _all(inputs, "input_list"), op, seconds)
-            memory.done(self._n if divided else 0)
+            self._scatter_sum(
+                memory, _all(inputs, "input_list", reduction.factor), reduction.op, seconds
+            )
+            memory.done(reduction.divisor)
 
         return self._make("reduce_scatter", opts, run, input_tensors, output_tensors)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Any:
-        op, divided = _reduction("reduce_scatter_tensor", opts, outputs)
+        reduction = reduction_of("reduce_scatter_tensor", opts, outputs, self._n)
 
         def run(seconds: float) -> None:
             for output, source in zip(outputs, inputs, strict=True):
-                memory, mine = _Filled(output, "output"), _Filled(source, "input")
-                self._scatter_sum(memory, mine.parts(self._n), op, seconds)
-                memory.done(self._n if divided else 0)
+                memory = _Filled(output, "output")
+                mine = _Filled(source, "input", reduction.factor)
+                self._scatter_sum(memory, mine.parts(self._n), reduction.op, seconds)
+                memory.done(reduction.divisor)
 
         return self._make("reduce_scatter_tensor", opts, run, inputs, outputs)
 
@@ -444,10 +442,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         input_splits: list[int],
         opts: Any = None,
     ) -> Any:
+        with naming("all_to_all_single"):  # now: an array may be changed before the call is made
+            there_has = _numbers(output_splits, "output_split_sizes")
+            here_has = _numbers(input_splits, "input_split_sizes")
+
         def run(seconds: float) -> None:
             there, here = _Filled(output, "output"), _Filled(source, "input")
-            outputs = there.parts(self._n, output_splits)
-            self._exchange(outputs, here.parts(self._n, input_splits), seconds)
+            outputs = there.parts(self._n, there_has)
+            self._exchange(outputs, here.parts(self._n, here_has), seconds)
             there.done()
 
         return self._make("all_to_all_single", opts, run, [source], [output])
@@ -562,9 +564,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 class _Filled:
-    """A tensor's memory for a call: its own, or that of a contiguous copy."""
+    """A tensor's memory for a call: its own, or that of a contiguous copy, as of one `times`."""
 
-    def __init__(self, tensor: Tensor, name: str = "tensor") -> None:
+    def __init__(self, tensor: Tensor, name: str = "tensor", times: float | None = None) -> None:
         self.name = name  # of the argument
         if not tensor.is_cpu:
             raise ArgumentError(
@@ -573,6 +575,8 @@ class _Filled:
         self._tensor = self._whole = tensor
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
             self._whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        if times is not None:
+            self._whole = self._whole.detach() * times
         self.address, self.nbytes = self._whole.data_ptr(), self._whole.nbytes
         self.dtype = _dtype(tensor.dtype)
 
@@ -589,14 +593,13 @@ class _Filled:
     def done(self, divided_by: int = 0) -> None:
         """The memory has been filled: so is the tensor."""
         if divided_by:
-            _divide(self._whole.detach(), divided_by)
+            divide(self._whole.detach(), divided_by)
         if self._whole is not self._tensor:
             self._tensor.detach().copy_(self._whole)
 
     def parts(self, n: int, splits: Sequence[int] = ()) -> list[_Filled]:
         """Parts of its first axis, for `n` members: as long as `splits` says, or all the same."""
         rows = self._whole.shape[0] if self._whole.ndim else 0
-        splits = list(map(int, splits))  # may be of NumPy
         if not splits:
             each, left = divmod(rows if self._whole.ndim else 1, n)
             if left:
@@ -604,7 +607,7 @@ class _Filled:
                     f"{self.name} has a first axis of {rows}, which cannot be divided by {n} ranks"
                 )
             splits = [each] * n
-        elif len(splits) != n or sum(splits) != rows:
+        elif len(splits) != n or sum(splits) != rows or min(splits) < 0:
             raise ArgumentError(
                 f"{self.name}_split_sizes is {splits}, which does not split a first axis of "
                 f"{rows} for {n} ranks"
@@ -627,8 +630,16 @@ class _Part(_Filled):
         pass
 
 
-def _all(tensors: Sequence[Tensor], name: str) -> list[_Filled]:
-    return [_Filled(tensor, f"{name}[{k}]") for k, tensor in enumerate(tensors)]
+def _all(tensors: Sequence[Tensor], name: str, times: float | None = None) -> list[_Filled]:
+    return [_Filled(tensor, f"{name}[{k}]", times) for k, tensor in enumerate(tensors)]
+
+
+def _numbers(splits: Sequence[Any], name: str) -> list[int]:
+    """Splits of a list, or of an array or tensor, as integers."""
+    try:
+        return [index(each) for each in splits]
+    except TypeError:
+        raise ArgumentError(f"{name} is {splits}: give one integer for each rank") from None
 
 
 @cache
@@ -638,35 +649,3 @@ def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def _places(memory: Sequence[_Filled]) -> list[int]:
     return [*(each.address for each in memory), *(each.nbytes for each in memory)]
-
-
-def _reduction(what: str, opts: Any, tensors: Sequence[Any]) -> tuple[str, bool]:
-    """The reduction that is asked for, and whether its result is divided by the members."""
-    if opts is None:
-        return "sum", False
-    asked = opts.reduceOp.op
-    try:
-        op, divided = KNOWN[asked]
-    except KeyError:
-        raise dist.DistBackendError(f"{what}: gpushmem has no reduction {asked}") from None
-    for tensor in flat(tensors) if divided else ():
-        if not _is_divisible(tensor.dtype):
-            raise CallError(
-                f"{what}: op is AVG, and PyTorch does not divide {tensor.dtype}: use SUM"
-            )
-    return op, divided
-
-
-def _divide(tensor: Tensor, by: int) -> None:
-    whole = not (tensor.is_floating_point() or tensor.is_complex())
-    tensor.div_(by, rounding_mode="trunc" if whole else None)
-
-
-@cache
-def _is_divisible(dtype: torch.dtype) -> bool:
-    """Whether PyTorch can divide tensors of a dtype."""
-    try:
-        _divide(torch.zeros(1, dtype=dtype), 1)
-    except RuntimeError:  # NotImplementedError is one
-        return False
-    return True

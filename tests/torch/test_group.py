@@ -114,6 +114,97 @@ def test_all_reduce_of_all_dtypes_and_operations(run_pes, tmp_path):
     run_pes(body, n)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_premul_sum_multiplies_what_each_rank_gives(run_pes, tmp_path, n):
+    """As NCCL has it: of all calls that add up, and inputs stay as they are."""
+    half = 0.5  # exact, and 0.25, too
+
+    def of(rank, dtype, rows=4):
+        """Other numbers for each rank, and each row's rank, with a second axis of 6."""
+        return (torch.arange(rows * 6).reshape(rows, 6) % 5 + 16 * rank).to(dtype)
+
+    def body():
+        with world(tmp_path) as me:
+            group = dist.distributed_c10d._get_default_group()
+            for named in ("float64", "float32", "bfloat16", "float16"):
+                dtype = getattr(torch, named)
+                for factor in (half, torch.tensor([half], dtype=dtype), torch.tensor(half)):
+                    op = dist._make_nccl_premul_sum(factor)
+                    total = half * sum(of(rank, dtype) for rank in range(n))
+
+                    x = of(me, dtype)
+                    dist.all_reduce(x, op)
+                    assert torch.equal(x, total)
+                    x = of(me, dtype).T.contiguous().T  # not contiguous
+                    dist.all_reduce(x, op)
+                    assert torch.equal(x, total)
+                    x = of(me, dtype)
+                    work = dist.all_reduce(x, op, async_op=True)
+                    work.wait()
+                    assert torch.equal(x, total)
+                    several = [of(me, dtype), of(me, dtype) + 1]
+                    dist.all_reduce_coalesced(several, op)
+                    assert torch.equal(several[0], total)
+                    assert torch.equal(several[1], total + half * n)
+
+                    x = of(me, dtype)
+                    dist.reduce(x, n - 1, op)
+                    assert torch.equal(x, total if me == n - 1 else of(me, dtype))
+
+                    whole = of(me, dtype, 4 * n)
+                    kept = whole.clone()
+                    mine = half * sum(of(rank, dtype, 4 * n) for rank in range(n))
+                    mine = mine[4 * me : 4 * (me + 1)]
+                    out = torch.empty(4, 6, dtype=dtype)
+                    for call in (
+                        lambda: dist.reduce_scatter(out, list(whole.chunk(n)), op),  # noqa: B023
+                        lambda: dist.reduce_scatter_tensor(out, whole, op),  # noqa: B023
+                        lambda: together(group, out, whole, op),  # noqa: B023
+                    ):
+                        out.fill_(-1)
+                        call()
+                        assert torch.equal(out, mine)
+                        assert torch.equal(whole, kept)
+            z = torch.full((2,), complex(me, 2))
+            dist.all_reduce(z, dist._make_nccl_premul_sum(half))
+            assert torch.equal(z, torch.full((2,), half * complex(n * (n - 1) // 2, 2 * n)))
+            sparse = torch.eye(3).to_sparse() * (me + 1)
+            dist.all_reduce(sparse, dist._make_nccl_premul_sum(half))
+            assert torch.equal(sparse.to_dense(), torch.eye(3) * half * (n * (n + 1) // 2))
+
+    def together(group, out, whole, op):
+        others = torch.empty_like(out)
+        with dist.distributed_c10d._coalescing_manager(group):
+            dist.reduce_scatter_tensor(out, whole, op)
+            dist.reduce_scatter_tensor(others, whole, op)
+        assert torch.equal(others, out)
+
+    run_pes(body, n)
+
+
+def test_premul_sum_of_what_it_cannot_multiply_changes_nothing(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            op = dist._make_nccl_premul_sum(0.5)
+            for dtype in (torch.int64, torch.bool, torch.float8_e5m2):
+                x = torch.full((2,), me).to(dtype)
+                wanted = f"PREMUL_SUM, for float16, .* tensor is of {dtype}: use SUM"
+                for call in (
+                    lambda: dist.all_reduce(x, op),  # noqa: B023
+                    lambda: dist.reduce(x, 0, op),  # noqa: B023
+                    lambda: dist.reduce_scatter(x, [x, x], op),  # noqa: B023
+                    lambda: dist.reduce_scatter_tensor(x, torch.cat([x, x]), op),  # noqa: B023
+                ):
+                    with pytest.raises(ArgumentError, match=rf"^(all_)?reduce\w*: op is {wanted}"):
+                        call()
+                assert torch.equal(x, torch.full((2,), me).to(dtype))
+            x = torch.ones(2)
+            dist.all_reduce(x, op)  # the group goes on
+            assert x.tolist() == [1.0, 1.0]
+
+    run_pes(body, 2)
+
+
 def test_what_combines_is_compiled_once():
     """By one process, for all others and later runs."""
     for op, kernel in host_collectives._kernels.items():
@@ -202,6 +293,17 @@ def test_pieces_of_different_lengths(run_pes, tmp_path):
             of_numpy = lengths[:, me], lengths[me]
             dist.all_to_all_single(out.zero_(), torch.cat(sent), *of_numpy)
             assert torch.equal(out, torch.cat(came))
+            tensors = [torch.tensor(each) for each in of_numpy]
+            dist.all_to_all_single(out.zero_(), torch.cat(sent), *tensors)
+            assert torch.equal(out, torch.cat(came))
+            for wrong in (np.ones(n), torch.ones(n), np.ones((n, n), np.int64), ["1"] * n):
+                with pytest.raises(
+                    ArgumentError,
+                    match=r"^all_to_all_single: (?s:input_split_sizes is .* one integer)",
+                ):
+                    dist.all_to_all_single(torch.empty(n), torch.empty(n), [1] * n, wrong)
+            with pytest.raises(ArgumentError, match=r"output_split_sizes is \[4, -2, 1\], which"):
+                dist.all_to_all_single(torch.empty(n), torch.empty(n), [4, -2, 1], [1] * n)
             parts = [torch.empty(rank + 1) for rank in range(n)]
             dist.all_gather(parts, torch.full((me + 1,), float(me)))
             assert [p.tolist() for p in parts] == [[0.0], [1.0, 1.0], [2.0, 2.0, 2.0]]
@@ -317,6 +419,27 @@ def test_calls_that_nobody_waits_for_are_made_in_their_order(run_pes, tmp_path):
             assert len(done) == 1
             w = dist.barrier(async_op=True)
             w.wait()
+
+    run_pes(body, 2)
+
+
+def test_splits_may_change_when_the_call_has_returned(run_pes, tmp_path):
+    """Those of an array that is used again, before the group's thread comes to the call."""
+
+    def body():
+        with world(tmp_path) as me:
+            splits = np.array([1, 1])
+            if me:
+                time.sleep(0.5)
+            before = dist.all_reduce(torch.ones(4), async_op=True)
+            out = torch.empty(2)
+            work = dist.all_to_all_single(
+                out, torch.tensor([10.0 * me, 10.0 * me + 1]), splits, splits, async_op=True
+            )
+            splits[:] = [2, 0]
+            before.wait()
+            work.wait()
+            assert out.tolist() == [me, 10.0 + me]
 
     run_pes(body, 2)
 

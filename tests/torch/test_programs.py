@@ -28,11 +28,13 @@ def printed(*command, **settings):
 @pytest.mark.timeout(400)
 def test_training_gives_the_losses_of_one_process(tmp_path):
     lines = [line.split() for line in printed(*TORCHRUN, PROGRAMS / "train.py", "gpushmem")]
-    assert [line[0] for line in lines] == ["one", "ddp", "fsdp", "tp", "checkpoint"]
-    one = [float(text) for text in lines[0][1:]]
-    for line in lines[1:4]:
-        assert [float(text) for text in line[1:]] == pytest.approx(one, abs=2e-6)
-    assert lines[4] == ["checkpoint", "True", "columns", "1"]
+    names = ["one", "ddp", "fsdp", "by3", "fsdp3", "tp", "checkpoint"]
+    assert [line[0] for line in lines] == names
+    losses = {line[0]: [float(text) for text in line[1:]] for line in lines[:-1]}
+    for name, expected in {"ddp": "one", "fsdp": "one", "fsdp3": "by3", "tp": "one"}.items():
+        assert losses[name] == pytest.approx(losses[expected], abs=2e-6), name
+    assert losses["by3"] != pytest.approx(losses["one"], abs=1e-3)
+    assert lines[-1] == ["checkpoint", "True", "columns", "1"]
 
 
 @pytest.mark.timeout(400)

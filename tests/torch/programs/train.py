@@ -1,6 +1,7 @@
 """Trains a small model in several ways: train.py BACKEND. It knows nothing of gpushmem.
 
-Rank 0 prints a line with the losses for each: of one process, DDP, FSDP2, tensor parallelism.
+Rank 0 prints a line with the losses for each: of one process, DDP, FSDP2, one process with
+larger gradients and FSDP2 with those, tensor parallelism.
 """
 
 import sys
@@ -29,8 +30,8 @@ def model():
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
 
 
-def train(what, module, x, y):
-    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+def train(what, module, x, y, rate=1.0):
+    optimizer = torch.optim.SGD(module.parameters(), 0.1 * rate)
     losses = []
     for _ in range(3):
         loss = ((module(x) - y) ** 2).mean()
@@ -45,10 +46,16 @@ def train(what, module, x, y):
     return module
 
 
-def sharded():
+def sharded(factor=None):
+    """A model cut by FSDP2; gradients are sums over the ranks, divided by `factor` or their number.
+
+    Another number than that of ranks is what FSDP2 asks for by PREMUL_SUM.
+    """
     module = model()
     for layer in (module[0], module[2], module):
         fully_shard(layer, mesh=mesh)
+        if factor is not None:
+            layer.set_gradient_divide_factor(factor)
     return module
 
 
@@ -57,6 +64,8 @@ mine = slice(rank, None, n)
 train("one", model(), X, Y)
 train("ddp", nn.parallel.DistributedDataParallel(model()), X[mine], Y[mine])
 kept = train("fsdp", sharded(), X[mine], Y[mine])
+train("by3", model(), X, Y, n / 3)
+train("fsdp3", sharded(3.0), X[mine], Y[mine])
 styles = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 train("tp", parallelize_module(model(), mesh, styles), X, Y)
 
