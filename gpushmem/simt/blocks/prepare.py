@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushmem.simt.base import llvm_passes
+from gpushmem.simt.base.function_attributes import with_attributes
 from gpushmem.simt.blocks.llvm_code import (
     Block,
     Function,
@@ -59,22 +60,25 @@ def waiting_in(lines: list[str]) -> tuple[set[str], set[str]]:
     return waiting, {function for function, size in sizes.items() if size < SMALL}
 
 
-def one_function(body: Any, name: str, within: set[str], mets: dict[str, Any]) -> None:
-    """Let the kernel be one function with those `within` it, but for what waits, and simple."""
+def one_function(body: Any, name: str, within: set[str], mets: dict[str, Any]) -> Any:
+    """Let the kernel be one function with those `within` it, but for what waits, and simple.
+
+    Returns the module that `body` has become.
+    """
+    added: dict[str, tuple[str, ...]] = {}
     for function in body.functions:
         if function.is_declaration:
             continue
         attributes = b" ".join(function.attributes)
         if function.name in mets:
-            function.add_function_attribute("noinline")
-            function.add_function_attribute("convergent")
-            function.add_function_attribute("noduplicate")
+            added[function.name] = "noinline", "convergent", "noduplicate"
         elif function.name == name:
             function.linkage = "external"
         elif b"noinline" not in attributes and (
             function.name in within or function.name not in kept_names
         ):
-            function.add_function_attribute("alwaysinline")
+            added[function.name] = ("alwaysinline",)
+    body = with_attributes(body, added)
     kept = {name for met in mets.values() for name in (met.called, met.alike)}
     for function in body.functions:
         if not function.is_declaration and function.name != name:
@@ -84,6 +88,7 @@ def one_function(body: Any, name: str, within: set[str], mets: dict[str, Any]) -
     for function in body.functions:
         if not function.is_declaration and function.name in kept:
             function.linkage = "internal"
+    return body
 
 
 SIMPLIFYING = (

@@ -109,7 +109,7 @@ def find_waits(work: Work) -> None:
 
 def inline(work: Work) -> None:
     """Put into the kernel what waits."""
-    one_function(work.body, work.name, work.waiting | work.small, work.mets)
+    work.body = one_function(work.body, work.name, work.waiting | work.small, work.mets)
 
 
 def read_in(work: Work) -> None:
@@ -228,7 +228,7 @@ def in_lockstep(body: Any, name: str, row: bool = False) -> Lockstep:
     work = Work(body, name, row)
     for each in PASSES:
         each.run(work)
-    module, made = _with(body, name, work.texts), work.fast
+    module, made = _with(work.body, name, work.texts), work.fast
     if not work.waits:
         return Lockstep(module, work.frame.bytes, vectors=made.vectors)
     alone = _alone(work.analysis)

@@ -372,9 +372,9 @@ class Wide:
         plain = f"load {wide(kind)}, ptr {at}, align {align}"
         if self.mask == FULL:
             return self.put(plain)
-        masked = (
+        masked = (  # as LLVM 20 writes it; LLVM 22 has the alignment at the pointer, and reads both
             f"call {wide(kind)} @llvm.masked.load.{suffix(kind)}.p0"
-            f"(ptr align {align} {at}, {MASK} {self.mask}, {wide(kind)} poison)"
+            f"(ptr {at}, i32 {align}, {MASK} {self.mask}, {wide(kind)} poison)"
         )
         if kind not in SMALL:
             return self.put(masked)
@@ -400,7 +400,7 @@ class Wide:
     def _gather(self, kind: str, pointers: str, align: str) -> str:
         return self.put(
             f"call {wide(kind)} @llvm.masked.gather.{suffix(kind)}.v{WIDTH}p0"
-            f"(<{WIDTH} x ptr> align {align} {pointers}, {MASK} {self.mask}, {wide(kind)} poison)"
+            f"(<{WIDTH} x ptr> {pointers}, i32 {align}, {MASK} {self.mask}, {wide(kind)} poison)"
         )
 
     def _store(self, inst: Inst) -> None:
@@ -436,7 +436,7 @@ class Wide:
             return
         masked = (
             f"call void @llvm.masked.store.{suffix(kind)}.p0"
-            f"({wide(kind)} {values}, ptr align {align} {at}, {MASK} {self.mask})"
+            f"({wide(kind)} {values}, ptr {at}, i32 {align}, {MASK} {self.mask})"
         )
         put = self.to.put
         self._one_or_other(self.all(self.mask), lambda: put(plain), lambda: put(masked))
@@ -444,7 +444,7 @@ class Wide:
     def _scatter(self, kind: str, values: str, pointers: str, align: str) -> None:
         self.to.put(
             f"call void @llvm.masked.scatter.{suffix(kind)}.v{WIDTH}p0"
-            f"({wide(kind)} {values}, <{WIDTH} x ptr> align {align} {pointers}, {MASK} {self.mask})"
+            f"({wide(kind)} {values}, <{WIDTH} x ptr> {pointers}, i32 {align}, {MASK} {self.mask})"
         )
 
     def _last(self, value: str, kind: str) -> str:

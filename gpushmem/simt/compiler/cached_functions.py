@@ -25,6 +25,7 @@ from gpushmem.artifacts.fingerprint import digest_of
 from gpushmem.artifacts.numba_extensions import extensions
 from gpushmem.artifacts.toolchain import engine
 from gpushmem.simt.base import llvm_passes
+from gpushmem.simt.base.function_attributes import with_attributes
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import (
@@ -229,10 +230,11 @@ def _merged(cres: Any, key: str) -> Code:
     if any(library.referenced_objects for library in libraries):
         raise AssertionError(f"{cres.fndesc.qualname} refers to an object of this process")
     bitcode = module.as_bitcode()
-    _reduce(module)
+    name = entry.name
+    module = _reduced(module)
     return Code(
         signature=cres.signature,
-        name=entry.name,
+        name=name,
         shared=frozenset(shared),
         bitcode=bitcode,
         reduced=module.as_bitcode(),
@@ -244,18 +246,22 @@ def _merged(cres: Any, key: str) -> Code:
     )
 
 
-def _reduce(module: Any) -> None:
+def _reduced(module: Any) -> Any:
     """Put what is internal where it is called, and do once what each kernel would begin with.
 
     For the quick tier: from such code LLVM's optimiser makes small all-reduces that are slower.
     """
-    for function in module.functions:
-        attributes = b" ".join(function.attributes)
-        if function.linkage == Linkage.internal and b"noinline" not in attributes:
-            function.add_function_attribute("alwaysinline")
+    inlined = [
+        function.name
+        for function in module.functions
+        if function.linkage == Linkage.internal
+        and b"noinline" not in b" ".join(function.attributes)
+    ]
+    module = with_attributes(module, dict.fromkeys(inlined, ("alwaysinline",)))
     llvm_passes.over_module(module, ("always_inliner", "global_dead_code_eliminate"))
     defined = [function for function in module.functions if not function.is_declaration]
     llvm_passes.over_functions(defined, llvm_passes.SIMPLIFYING)
+    return module
 
 
 def _linkable(code: Code) -> Any:

@@ -31,6 +31,7 @@ from gpushmem.artifacts.gpu_limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.base import fiber, llvm_passes, printing
+from gpushmem.simt.base.function_attributes import with_attributes
 from gpushmem.simt.base.external_functions import suppliers, supply
 from gpushmem.simt.base.layout import BLOCK as BLOCK_FIELDS
 from gpushmem.simt.base.layout import FIBER, FRAME_ALIGN, LAUNCH, SPREAD, THREAD
@@ -178,9 +179,7 @@ class EntryLibrary(CPUCodeLibrary):
         make, and on the function for a thread alone, whose variables only become values here. LLVM
         passes over a function with `optnone`, which the module's text is then rid of.
         """
-        module = self._final_module
-        for attribute in ("noinline", "optnone"):
-            module.get_function(self.alone).add_function_attribute(attribute)
+        module = with_attributes(self._final_module, {self.alone: ("noinline", "optnone")})
         builder = self._codegen._pass_builder(opt=2)
         builder.getModulePassManager().run(module, builder)
         text = _optnone.sub(r"\1", str(module))
