@@ -31,8 +31,8 @@ from gpushmem.artifacts.gpu_limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.native.memory import i8p, i64
 from gpushmem.simt.base import fiber, llvm_passes, printing
-from gpushmem.simt.base.function_attributes import with_attributes
 from gpushmem.simt.base.external_functions import suppliers, supply
+from gpushmem.simt.base.function_attributes import with_attributes
 from gpushmem.simt.base.layout import BLOCK as BLOCK_FIELDS
 from gpushmem.simt.base.layout import FIBER, FRAME_ALIGN, LAUNCH, SPREAD, THREAD
 from gpushmem.simt.bitcode import declare_device as _declared  # noqa: F401  (it fills INTRINSICS)
