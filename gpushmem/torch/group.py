@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
@@ -26,6 +25,7 @@ from gpushmem.ops.teams import team_init
 from gpushmem.torch import flight_recorder
 from gpushmem.torch.async_work import Call, Queue, Together, Work, failure
 from gpushmem.torch.call_forms import CallError, all_forms, flat, naming, only, root_of
+from gpushmem.torch.direct import Direct, Turn
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.profiles import profiling, recorded
 from gpushmem.torch.reductions import OF_TRUTH, Reduction, divide, reduction_of
@@ -61,7 +61,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._none = [0] * (2 * self._n)
         self._rest = [0] * (self._n - 1)
         self._failed: BaseException | None = None
-        self._one_at_a_time = threading.Lock()
+        self._turn = Turn()
         self._number = 0  # calls made
         self._done = Work("a call", []).end()  # of all calls for which PyTorch waits at once
         self._together: list[Work] | None = None  # those of a block of coalesced calls
@@ -115,6 +115,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         work = Call(what, lambda: self._guarded(what, run, seconds), result)
         if self._checked is not None:
             work.flight = self._checked.begin(what, inputs, result if writes else [], self._stream)
+        if self._turn.direct is not None:
+            self._turn.direct.close()
         self._queue.put(work)
         if asynchronous and allow_inflight():  # `wait_tensor` of compiled graphs waits, too
             for tensor in result:
@@ -129,15 +131,43 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._failed is not None:
             raise dist.DistBackendError(f"{what}: an earlier call has failed: {self._failed}")
         try:
-            with self._one_at_a_time, naming(what):
+            with self._turn, naming(what):
                 run(seconds)
         except CallError:
             raise  # before anything was sent
         except ShmemError as error:
-            self._failed = error
-            if self._record is not None:
-                self._record.failed()
-            raise failure(what, error) from error
+            raise self._lost(what, error) from error
+
+    def _lost(self, what: str, error: ShmemError) -> Exception:
+        """The error of a call; all later ones fail, too."""
+        self._failed = error
+        if self._turn.direct is not None:
+            self._turn.direct.close()
+        if self._record is not None:
+            self._record.failed()
+        return failure(what, error)
+
+    # --- calls that the operator `all_reduce_` makes
+
+    def direct(self) -> Direct:
+        """What the operator needs."""
+        if self._turn.direct is None:
+            self._turn.direct = Direct(self, self._collectives)
+        return self._turn.direct
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the operator can make the next call: nobody has to hear of it, or is before."""
+        told = self._record or self._checked or self._collectives.seen
+        return not (told or self._failed or self._together is not None) and self._queue.idle
+
+    def end_direct(self) -> None:
+        """End a call that the operator has begun."""
+        try:
+            with naming("all_reduce"):
+                self._collectives.end("all_reduce", self._timeout)
+        except ShmemError as error:
+            raise self._lost("all_reduce", error) from error
 
     # --- collectives of one tensor to or from each member
 
@@ -529,7 +559,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     supports_splitting = supports_time_estimate = supports_coalescing = False
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._number
+        return self._number + (self._turn.direct.made if self._turn.direct is not None else 0)
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing: members count their calls from 0."""
@@ -541,6 +571,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._together = []
+        if self._turn.direct is not None:
+            self._turn.direct.close()
 
     def _end_coalescing(self, device: torch.device) -> Work:
         works, self._together = self._together or [], None
@@ -556,6 +588,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End the group's threads."""
+        if self._turn.direct is not None:
+            self._turn.direct.forget()
         self._queue.close()
         self._messages.close()
 

@@ -65,7 +65,7 @@ from gpushmem.kernels import (
     MoE,
 )
 from gpushmem.memory.tensors import dtype_name
-from gpushmem.torch import attention, embedding, exchange
+from gpushmem.torch import attention, direct, embedding, exchange
 from gpushmem.torch import experts as by_all_to_all
 from gpushmem.torch.custom_operators import Operator, register
 from gpushmem.torch.plans import Plans, group_size, name_of, plans_of, reserve
@@ -442,3 +442,4 @@ OPERATORS = (
 
 for each in OPERATORS:
     register(each)
+direct.register()

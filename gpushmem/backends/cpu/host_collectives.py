@@ -270,13 +270,31 @@ class HostCollectives:
             self._memory, 0, self._record, kind, root, nbytes or max(sends[n:]), piece, self._lists,
             same, self._lists + 16 * n, *fold, self._cached, 0, 0, 0, *sends, *takes,
         )  # fmt: skip
-        run = partial(self._complete, what, seconds)
+        run = partial(self.end, what, seconds)
         if self._readers is None:
             run()
         else:
             self._readers.collective(what, self.team, run)
 
-    def _complete(self, what: str, seconds: float) -> None:
+    @property
+    def seen(self) -> bool:
+        """Whether somebody reads of each call, such as a trace."""
+        return bool(self._readers)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Addresses of the CALL and of its lists, and what else compiled code needs to fill it."""
+        return {
+            "call": self._address, "lists": self._lists, "n_pes": self.n_pes,
+            "cached": self._cached,
+        }  # fmt: skip
+
+    def of_sum(self, dtype: np.dtype[Any]) -> tuple[int, ...]:
+        """The kind, less its bytes, and the fold of an all-reduce that adds."""
+        return self._kind("all_reduce", "sum", dtype), *self._fold("sum", dtype)
+
+    def end(self, what: str, seconds: float) -> None:
+        """End the call that is in the CALL; errors as in `call`."""
         if not self._go_on(0):
             try:
                 self._barrier.wait(what, self._go_on, self._missing, self.team, seconds)
