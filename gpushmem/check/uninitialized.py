@@ -24,7 +24,6 @@ from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.pe_memory import Pe
 from gpushmem.check.vector_clock import CALLED, Clock
 from gpushmem.ops import SIGNAL_ADD
-from gpushmem.ops.row import DATA
 from gpushmem.simt.observe import LOAD
 
 __all__ = ["Unwritten", "unwritten"]
@@ -399,12 +398,10 @@ def _items(access: Access) -> Iterator[Access]:
         yield access._replace(start=access.low, size=access.end - access.low, stride=0, times=1)
         return
     assert access.call is not None
-    looked = [e.item for e in access.call.effects if e.effect.kind != DATA]
-    item = looked[0] if looked else access.size
     status = access.call.contents[1]
-    for k in range(access.size // item):
+    for k in range(access.times):
         if not status.get(k):
-            yield access._replace(start=access.start + k * item, size=item)
+            yield access._replace(start=access.start + k * access.stride, stride=0, times=1)
 
 
 def _is_same(read: Access, write: Access) -> bool:

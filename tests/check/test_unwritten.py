@@ -39,6 +39,18 @@ def wait(stamp):
     ]
 
 
+def wait_for_two(stamp, ignored=None):
+    """For all words of an array of two, but what its status says to ignore."""
+    kind = KIND_OF["wait_until_all"]
+    status = [] if ignored is None else [(stamp + 2, log.CONTENTS, 1, ignored, 1)]
+    return [
+        (stamp, log.OP, kind, 1 << 8, -1, -1, CMP_GE, 1),
+        (stamp + 1, log.EFFECT, 0, HEAP, 16, 8, 8),
+        *status,
+        (stamp + 3, log.DONE, kind, 1),
+    ]
+
+
 def multiply(stamp):
     """What no plain code and no wait looks at."""
     return [
@@ -75,6 +87,19 @@ def test_a_write_with_gaps_leaves_some_unwritten():
     made.records["launch"][2:], made.facts[-1]["bytes"] = 1, 24
     (one,) = uninitialized.unwritten(happens_before.history([made]))
     assert one.place == 8
+
+
+def test_a_wait_looks_at_each_of_its_words():
+    def places(*events):
+        made = trace(*events)
+        made.facts[-1]["bytes"] = 16
+        return [one.place for one in uninitialized.unwritten(happens_before.history([made]))]
+
+    assert places(*wait_for_two(10)) == [0]
+    assert places(*write(5), *wait_for_two(10)) == [8]
+    assert places(*write(5, nbytes=16), *wait_for_two(10)) == []
+    assert places(*write(5), *wait_for_two(10, ignored=1)) == []
+    assert places(*wait_for_two(10, ignored=0)) == [8]
 
 
 def test_what_the_host_has_got_may_have_been_written():
