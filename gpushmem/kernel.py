@@ -30,10 +30,11 @@ class Kernel:
     `Launch`, which can be kept, called again, and bound to arguments.
 
     The launch is asynchronous, in order with others on its stream (0: the default stream); an
-    error in the kernel is raised by the next synchronisation. NumPy arrays and PyTorch's tensors in
-    host memory among the arguments are copied to the device and, when the kernel has ended, back;
-    such a launch waits. Without a GPU the kernel may use their memory itself: if it fails, they
-    have what it has written.
+    error in the kernel is raised by the next synchronisation; without a GPU already by operations
+    of the host that return what others may have written, such as `signal_fetch`. NumPy arrays and
+    PyTorch's tensors in host memory among the arguments are copied to the device and, when the
+    kernel has ended, back; such a launch waits. Without a GPU the kernel may use their memory
+    itself: if it fails, they have what it has written.
 
     `grid` and `block` are integers or tuples of up to three: blocks of a grid, threads of a block
     (1024 at most). Other arguments are `SymmetricArray`s, `DeviceArray`s, numbers, tuples of these,

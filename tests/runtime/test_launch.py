@@ -1,6 +1,7 @@
 """What `kernel[grid, block]` gives: a launch that is shown, called and bound."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -315,3 +316,52 @@ def test_launches_of_a_graph_are_seen_one_by_one(tmp_path, option):
     done = cli("run", "-n", "1", *option, script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[12.0, 11.0]" in done.stdout
+
+
+@shmem.jit
+def to_no_pe(x):
+    shmem.p(x, 1, 7)
+
+
+@shmem.jit
+def wait_for_one(signal):
+    shmem.signal_wait_until(signal, shmem.CMP_GE, 1)
+
+
+def poll(ask):
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        ask()
+
+
+@pytest.mark.parametrize("name", ["signal_fetch", "test", "atomic_fetch"])
+def test_who_polls_hears_that_a_kernel_has_failed(alone, name):
+    x, signal = shmem.zeros(1), shmem.zeros(1, "uint64")
+    ask = {
+        "signal_fetch": lambda: shmem.signal_fetch(signal),
+        "test": lambda: shmem.test(signal, shmem.CMP_GE, 1),
+        "atomic_fetch": lambda: shmem.atomic_fetch(signal, 0),
+    }[name]
+    for stream in (0, shmem.stream()):
+        to_no_pe[1, 1, stream](x)
+        with pytest.raises(ArgumentError, match=r"kernel to_no_pe, .*PE 7"):
+            poll(ask)
+        ask()
+        count[1, 1, stream](x, 1)
+        shmem.synchronize()
+    assert x.numpy()[0] == 2
+
+
+def test_who_polls_does_not_wait_for_what_a_failed_stream_waits_for(alone):
+    x, signal = shmem.zeros(1), shmem.zeros(1, "uint64")
+    failing, other = shmem.stream(), shmem.stream()
+    wait_for_one[1, 1, other](signal)
+    to_no_pe[1, 1, failing](x)
+    shmem.wait_stream(failing, other)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="kernel to_no_pe"):
+            poll(lambda: shmem.signal_fetch(signal))
+    shmem.signal_op(signal, 1, shmem.SIGNAL_SET, 0)
+    with pytest.raises(ArgumentError, match="kernel to_no_pe"):
+        shmem.synchronize()
+    assert shmem.signal_fetch(signal) == 1

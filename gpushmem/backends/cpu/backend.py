@@ -450,6 +450,8 @@ class CpuBackend:
         if self._watch.over and op.hears:
             # A host that only polls would not notice it otherwise.
             raise self.world.board.error() or ShmemError(f"{op.name}: the job is over")
+        if op.hears and self._device.failed:
+            self._device.raise_error()  # it may be what this host waits for
         arguments = checked(op, arguments)
         answer = self._do(op, arguments)
         self._asking.note(op, arguments.get("pe"), answer)

@@ -4,7 +4,7 @@ Each stream has a queue and a worker thread, which runs launches in native code 
 for other work (`queue`). The default stream is CUDA's legacy one: work on it starts after all work
 given to other streams before, and work given to them later starts after it. A launch that fails
 takes the rest of its stream's queue with it; its error is raised by the next synchronisation, as in
-CUDA.
+CUDA. `Device.raise_error` raises it before, for hosts that poll.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Stream:
         self.device, self.blocking = device, blocking
         self.queue = Queue(self)
         self._worker: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None  # of a launch that has failed, until it is raised
         self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
         self.number = id(self) | (0 if blocking else NONBLOCKING)  # by which a witness knows it
@@ -325,12 +325,12 @@ class Stream:
             self.device.cancel()
             raise
         with self.device.lock:
-            error, self._error = self._error, None
+            error, self.error = self.error, None
             queue.skips(False)
             self.device.failed.discard(self)
             self.forget()
         if error is not None:
-            raise error.with_traceback(None) if isinstance(error, ShmemError) else error
+            raise _to_raise(error)
         if self.waited is not None:
             self.waited()
 
@@ -349,9 +349,14 @@ class Stream:
                 self.queue.launch_in_hand().complete(self.queue.launch, code)
         except BaseException as error:  # noqa: BLE001  (raised by synchronize)
             with self.device.lock:
-                self._error = error
+                self.error = error
                 self.queue.skips(True)
                 self.device.failed.add(self)
+
+
+def _to_raise(error: BaseException) -> BaseException:
+    """The error of a launch: one of ours says where in the kernel it was, not in the engine."""
+    return error.with_traceback(None) if isinstance(error, ShmemError) else error
 
 
 class Device:
@@ -385,6 +390,17 @@ class Device:
             raise ArgumentError(CAPTURED)
         for stream in list(self._streams):
             stream.wait_for_all()
+
+    def raise_error(self) -> None:
+        """Raise the error of a launch that has failed, if there is one, without waiting.
+
+        Who synchronises hears it again only if its stream still waits for another one.
+        """
+        for stream in list(self.failed):
+            if stream.done():
+                stream.wait_for_all()
+            elif (error := stream.error) is not None:
+                raise _to_raise(error)
 
     def stop(self, seconds: float) -> bool:
         """Cancel all queued work; returns whether the streams are done within `seconds`."""
