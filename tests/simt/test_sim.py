@@ -396,6 +396,7 @@ def test_explain_runs_such_programs(run_cli, program):
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(3600)  # a wheel's build runs all examples with an empty cache
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_a_wheel_brings_the_file_that_hears_the_variable(tmp_path, kind):
     pytest.importorskip("setuptools", "77")
