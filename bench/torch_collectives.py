@@ -3,11 +3,12 @@
 The backend "gpushmem" against Gloo, and its all_reduce against DeepSpeed's in shared memory, if
 DEEPSPEED is a folder with DeepSpeed's source, of which csrc/cpu/comm is compiled. 2 and 4 ranks;
 all take turns, in series of calls; the best series counts, as rank 0 measures it. Each call is made
-as programs make it, through torch.distributed, or DeepSpeed's operator.
+as programs make it, through torch.distributed, or by DeepSpeed's operator, or ours (`all_reduce_`).
 
 With `busy`: 2 ranks against Gloo, while 4 other processes compute; the median series counts.
 """
 
+import importlib
 import os
 import socket
 import subprocess
@@ -27,8 +28,9 @@ import gpushmem.torch
 
 SIZES = [8 << 3 * k for k in range(8)] + [1 << 26]  # bytes, to 64 MiB
 SHORT, SERIES, LONGEST = 0.02, 5, 100  # seconds of a series, how many, and calls in one at most
-ALL_REDUCE = "all_reduce"
+ALL_REDUCE, OPERATOR = "all_reduce", "all_reduce_"
 BUSY, PROCESSES = "busy", 4
+AIMS = {"Gloo": "speed >= 2", "DeepSpeed": "speed >= 0.83"}  # at most 1.2 times as long
 
 
 def operations(nbytes, n):
@@ -123,11 +125,15 @@ def rank_main(rank, measure, backend, n, port, args, found):
 def measure(n, folder):
     gpushmem.torch.register()
     ours = dist.new_group(backend="gpushmem")
+    importlib.import_module("gpushmem.torch.operators")
+    operator = torch.ops.gpushmem.all_reduce_
     theirs = deepspeed(folder, dist.get_rank(), n) if folder not in (None, BUSY) else None
     for nbytes in SIZES[::2] if folder == BUSY else SIZES:
         calls, whole = operations(nbytes, n)
         for name, call in calls.items():
             ways = {"ours": lambda c=call: c(ours), "Gloo": lambda c=call: c(None)}
+            if name == ALL_REDUCE:
+                ways[OPERATOR] = lambda w=whole: operator(w.fill_(1), ours.group_name)
             if theirs and name == ALL_REDUCE:
                 ways["DeepSpeed"] = lambda w=whole: theirs(w.fill_(1))
             best = by_turns(ways, median if folder == BUSY else min)
@@ -162,10 +168,13 @@ def busy_rows():
 def rows(folder):
     for n in (2, 4):
         for name, nbytes, best in found_by(measure, "gloo", n, folder):
-            own = best.pop("ours")
+            own, operator = best.pop("ours"), best.pop(OPERATOR, None)
             for peer, seconds in best.items():
                 aim = "speed >= 2" if peer == "Gloo" else "speed >= 1"
                 yield row(f"{name}, {nbytes} B, {n} ranks", own, peer, seconds, aim, seconds / own)
+                if operator:
+                    what, ratio = f"{OPERATOR}, {nbytes} B, {n} ranks", seconds / operator
+                    yield row(what, operator, peer, seconds, AIMS[peer], ratio)
 
 
 if __name__ == "__main__":
