@@ -47,16 +47,17 @@ from numba import cuda
 
 import gpushmem as shmem
 
-__all__ = ["AllReduceBeside", "GatherBeside", "ScatterBeside", "shards_together"]
+__all__ = [
+    "AllReduceBeside", "GatherBeside", "ScatterBeside", "divided", "parts_to_sum",
+    "shards_together", "summed_in_parts",
+]  # fmt: skip
 
 WARP, KEPT = 32, 16  # threads; arrays whose parts are known
 # The library's tiles, one on a multiprocessor at a time; what a GPU computes while NVLink moves a
 # byte: H100 794e12 / 375e9, B200 1745e12 / 750e9 (bench/gpu/machines.py); and HBM: 794 / 3, ...
 TILE, PER_BYTE, OF_HBM = (128, 256), 2200, 260
 OF_LAUNCHES = 6e7  # what a multiprocessor computes in 7 us: H100 794e12 / 132, B200 1745e12 / 148
-LEAST = (
-    1 << 20
-)  # bytes that a copy engine is sent for, at least: a smaller copy takes about as long
+LEAST = 1 << 20  # bytes, of a copy that is worth its launch
 ON_CPUS = 2  # parts of an all-reduce
 LAUNCHES = (
     0.1  # of a product and of what waits before it, in times of a tile: some 7 of 20 to 90 us
@@ -158,6 +159,23 @@ def shards_together(
     return min((groups for groups in every if sum(groups) == n), key=takes)
 
 
+def summed_in_parts(
+    parts: int, multiplied: float, summed: float, taken: float, way: float, signal: float = 0.0,
+    now: float = 0.0,
+) -> float:  # fmt: skip
+    """When all is there, in `AllReduceBeside`: what each step of a part takes, and its two ways."""
+    link = came = now
+    for k in range(parts + 1):
+        now += multiplied if k < parts else max(parts - 2, 0) * taken
+        before = came
+        if k < parts:
+            link = came = max(link, now) + way
+        if k:
+            now = max(now, before + signal) + summed
+            link = max(link, now) + way
+    return max(now, link + signal) + min(parts, 2) * taken
+
+
 def parts_to_sum(
     n: int, m: int, columns: int, inner: int, itemsize: int, multiprocessors: int
 ) -> int:
@@ -174,16 +192,7 @@ def parts_to_sum(
         tiles = -(-m // (parts * TILE[0])) * -(-columns // TILE[1])
         multiplied = launches - (-tiles // multiprocessors)
         summed, taken = launches + moved * (n + 3) / n, launches + 2 * moved
-        now = link = came = 0.0
-        for k in range(parts + 1):
-            now += multiplied if k < parts else max(parts - 2, 0) * taken
-            before = came
-            if k < parts:
-                link = came = max(link, now) + way
-            if k:
-                now = max(now, before) + summed
-                link = max(link, now) + way
-        return max(now, link) + min(parts, 2) * taken
+        return summed_in_parts(parts, multiplied, summed, taken, way)
 
     some = 1, *(parts for parts in (2, 4, 8, 16) if parts * LEAST <= sent / max(n - 1, 1))
     return min(some, key=takes)

@@ -39,6 +39,7 @@ from gpushmem.kernels.all_reduce import part_size
 from gpushmem.kernels.buckets import InBuckets
 from gpushmem.kernels.embedding_lanes import TOGETHER
 from gpushmem.kernels.fft_tiles import EACH, SECTOR
+from gpushmem.kernels.gemm_beside import summed_in_parts
 from gpushmem.kernels.muon import SPREAD, cost
 
 from bench.gpu.machines import MACHINES
@@ -849,20 +850,6 @@ def by_tiles(is_, dtype, m, n, k, times=1):
     return is_["launch"] + max(waves * of_tile / rate, nbytes / (is_["hbm"] * is_["hbm reached"]))
 
 
-def in_parts(parts, each, summed, taken, way, signal, now):
-    """When all parts are multiplied, summed up one part later, and copied out."""
-    link = came = now
-    for k in range(parts + 1):
-        now += each if k < parts else max(parts - 2, 0) * taken
-        before = came
-        if k < parts:
-            link = came = max(link, now) + way
-        if k:
-            now = max(now, before + signal) + summed
-            link = max(link, now) + way
-    return max(now, link + signal) + min(parts, 2) * taken
-
-
 def by_library(plan, machine, code):
     """The time of a call with products by the library, as `predict`; beside that, of it alone."""
     is_ = {name: figure.value for name, figure in machine.items()}
@@ -886,7 +873,7 @@ def by_library(plan, machine, code):
     elif summed_by_all(plan):
         parts, link = plan.rows / plan.rows_together, 2 * link
         each, of_part = product(plan.rows_together), sums(plan, machine, code)
-        now = in_parts(int(parts), each, *of_part, OTHERS * sent / parts, signal, now)
+        now = summed_in_parts(int(parts), each, *of_part, OTHERS * sent / parts, signal, now)
         multiplied, added = parts * each, parts * sum(of_part)
     else:
         each, (added,), free = product(plan.share), sums(plan, machine, code), 0
