@@ -72,8 +72,12 @@ class Turn:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        while self.direct is not None and not self.direct.take():
-            time.sleep(5e-5)
+        try:
+            while self.direct is not None and not self.direct.take():
+                time.sleep(5e-5)
+        except BaseException:  # Ctrl-C
+            self._lock.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         if self.direct is not None:
