@@ -87,12 +87,17 @@ def test_rows_call_the_same_functions_in_kernels_of_either_compiler(elsewhere, n
     assert elsewhere.submit(_compare, wanted, all_dtypes).result() == {}
 
 
+EIGHT_BITS = "fp8_e4m3", "fp8_e5m2"  # numba-cuda-mlir 0.6 compiles no such number
+
+
 def _compare(names, all_dtypes):
     """The forms for which the compilers' kernels call different functions of NVSHMEM."""
     found = {}
     for op in map(OPS.get, names):
         for form in kernels.forms(op) if all_dtypes else _sample(op)[:1]:
             which, dtype, timeout = form
+            if dtype in EIGHT_BITS and op.base in ("p", "g"):
+                continue
             function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
             calls = [
                 kernels.shims_of(function, argtypes, SM_90, compiler)
