@@ -163,6 +163,7 @@ ROOMS = {
         "artifacts", "job", "source_lines", "ops", "code_store", "settings", "size", "arguments",
         "errors",
     ],
+    "backends/cpu/dispatched.py": ["backends", "backends/cpu/sync", "native"],
     "backends/nvshmem/versions.py": ["artifacts", "settings", "errors"],
     "backends/nvshmem/gpu": ["artifacts", "arguments", "errors"],
     "backends/nvshmem/trace": [
@@ -200,10 +201,9 @@ ROOMS = {
     ],
     "communicators.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
-        "kernels", "communicators", "runtime", "memory", "backends/cpu/sync", "simt",
-        "waiting_threads", "native",
-        "artifacts", "job", "ops", "settings", "source_lines", "import_hooks", "arguments",
-        "errors",
+        "kernels", "communicators", "runtime", "memory", "backends/cpu/dispatched",
+        "backends/cpu/sync", "simt", "waiting_threads", "native", "artifacts", "job", "ops",
+        "settings", "source_lines", "import_hooks", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "compat": [

@@ -45,7 +45,6 @@ from gpushmem.backends.cpu.dispatched import (
     release,
     table,
 )
-from gpushmem.backends.cpu.host_collectives import HostCollectives
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.tensors import dtype_name
 from gpushmem.memory.validation import dtype_of
@@ -88,7 +87,7 @@ class Turn:
 class Direct:
     """What the operator needs of a group, and the calls that it leaves to Python."""
 
-    def __init__(self, group: ProcessGroup, collectives: HostCollectives) -> None:
+    def __init__(self, group: ProcessGroup, collectives: Any) -> None:
         self._group, self._collectives, self._at = group, collectives, new(GROUP)
         self._address = address_of(self._at)
         for name, value in collectives.memory.items():

@@ -245,8 +245,8 @@ def test_what_a_pe_sends(run_pes):
     sent, beside = run_pes(body, 3)[0]
     # 10 rows in 3 tiles; 10 rows of 2 columns of tiles; chunks of 4 rows.
     assert sent == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
-    # A shard or chunk is sent whole; of an all-reduce two parts of 5 rows, of which 2 are a PE's.
-    assert beside == [(sent[0][0], 2), (sent[1][0], 2), (4 * 4 * 8 * 4, 4 + 4)]
+    # A shard or chunk is sent whole, and so are its sums.
+    assert beside == [(sent[0][0], 2), (sent[1][0], 2), (sent[2][0], 2 + 2)]
 
 
 def test_shards_that_the_library_multiplies_together():
