@@ -65,7 +65,7 @@ def beside_the_default_stream(me, n, names):
         assert driver.launches() == [], "nothing is launched"
         driver.hold(0)
         launch()
-        shmem.set_timeout(5)
+        shmem.set_timeout(60)
         op.function(**given)
         assert driver.forget_waits() == [], name
         driver.let_go(0)
