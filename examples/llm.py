@@ -374,12 +374,12 @@ def evaluate(state):
     model.load_state_dict(state)
     numbers = np.array([*range(len(unseen)), *[-1] * ranks])[:, None]
     words, cells = shmem.zeros(2 + len(numbers), "uint64"), shmem.zeros(numbers.shape, "int64")
-    number = shmem.device_array(1, "int64")
+    number = shmem.zeros(1, "int64")  # symmetric: it may come over a network
     if leads:
         fill[1, 1](words, cells, shmem.to_device(numbers))
 
     def taken():
-        take[1, 1](words, cells, number)
+        take[1, 32](words, cells, number)  # a whole warp: what crosses a network needs it
         return number.numpy().item()
 
     with torch.no_grad():
