@@ -7,10 +7,9 @@ of a group or dtype, tensors that are not contiguous, groups that are recorded o
 thread has calls to make; and to wait for members that are late by more than some 20 ms, so that
 Ctrl-C, limits and the death of a member are noticed.
 
-One call of a group is made at a time: whoever sets its word `busy` makes it, this C function or, in
-Python, `Turn`. It is set by compare-and-swap and cleared with release order, so that what one call
-leaves in memory is seen by who makes the next. A C function cannot raise: it has Python raise an
-error in its thread as soon as that goes on (PyThreadState_SetAsyncExc).
+One call of a group is made at a time: whoever has its lock makes it, this C function or, in Python,
+`Turn`; the next one sees what it leaves in memory. A C function cannot raise: it has Python raise
+an error in its thread as soon as that goes on (PyThreadState_SetAsyncExc).
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from gpushmem.backends.cpu.dispatched import (
     TABLE_NAME,
     WORDS,
     all_reduce_code,
-    compare_swap,
-    release,
     table,
+    trying,
+    unlocking,
 )
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.tensors import dtype_name
@@ -83,6 +82,21 @@ class Turn:
             self.direct.give_back()
         self._lock.release()
 
+    @property
+    def made(self) -> int:
+        """How many calls were made without Python."""
+        return 0 if self.direct is None else self.direct.made
+
+    def close(self) -> None:
+        """Leave all calls to Python from now on."""
+        if self.direct is not None:
+            self.direct.close()
+
+    def forget(self) -> None:
+        """The group is gone."""
+        if self.direct is not None:
+            self.direct.forget()
+
 
 class Direct:
     """What the operator needs of a group, and the calls that it leaves to Python."""
@@ -102,12 +116,12 @@ class Direct:
 
     def take(self) -> bool:
         """Whether no call is being made, and the next one is this thread's."""
-        return compare_swap()(self._address + BUSY, 0, 1) == 0
+        return trying()(self._address + BUSY)
 
     def give_back(self) -> None:
         """Let the operator make calls, if the group allows it."""
         self._at["closed"] = not self._group.is_plain
-        release()(self._address + BUSY, 0)
+        unlocking()(self._address + BUSY)
 
     def close(self) -> None:
         """Leave all calls to Python from now on."""

@@ -115,8 +115,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         work = Call(what, lambda: self._guarded(what, run, seconds), result)
         if self._checked is not None:
             work.flight = self._checked.begin(what, inputs, result if writes else [], self._stream)
-        if self._turn.direct is not None:
-            self._turn.direct.close()
+        self._turn.close()
         self._queue.put(work)
         if asynchronous and allow_inflight():  # `wait_tensor` of compiled graphs waits, too
             for tensor in result:
@@ -141,8 +140,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _lost(self, what: str, error: ShmemError) -> Exception:
         """The error of a call; all later ones fail, too."""
         self._failed = error
-        if self._turn.direct is not None:
-            self._turn.direct.close()
+        self._turn.close()
         if self._record is not None:
             self._record.failed()
         return failure(what, error)
@@ -559,7 +557,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     supports_splitting = supports_time_estimate = supports_coalescing = False
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._number + (self._turn.direct.made if self._turn.direct is not None else 0)
+        return self._number + self._turn.made
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing: members count their calls from 0."""
@@ -571,8 +569,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._together = []
-        if self._turn.direct is not None:
-            self._turn.direct.close()
+        self._turn.close()
 
     def _end_coalescing(self, device: torch.device) -> Work:
         works, self._together = self._together or [], None
@@ -588,8 +585,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End the group's threads."""
-        if self._turn.direct is not None:
-            self._turn.direct.forget()
+        self._turn.forget()
         self._queue.close()
         self._messages.close()
 

@@ -204,16 +204,13 @@ def test_sums_in_place_have_the_same_bits(run_pes, n_pes, calls):
 
     def body():
         shmem.init()
-        me, n_pes, tidy = (
-            shmem.my_pe(),
-            shmem.n_pes(),
-            {"m": 11, "n": 6, "k": 5, "dtype": "float32"},
-        )
+        me, n_pes = shmem.my_pe(), shmem.n_pes()
+        sizes = {"m": 11, "n": 6, "k": 5, "dtype": "float32"}
         for rows in (11, 6, 2, 1):
             outs = [shmem.zeros((11, 6), "float32") for _ in range(2)]
             with (
-                GemmAllReduce(**tidy, tile=(rows, 6), in_place=True, blocks=2) as plan,
-                GemmAllReduce(**tidy, tile=(rows, 6), method="library") as other,
+                GemmAllReduce(**sizes, tile=(rows, 6), in_place=True, blocks=2) as plan,
+                GemmAllReduce(**sizes, tile=(rows, 6), method="library") as other,
             ):
                 assert plan.rows_together == rows
                 kept = shmem.device_array((11, 6), "float32")
@@ -227,7 +224,7 @@ def test_sums_in_place_have_the_same_bits(run_pes, n_pes, calls):
                 with pytest.raises(shmem.SymmetryError, match="out must be a symmetric array"):
                     plan(a, b, out=kept)
         with pytest.raises(shmem.ArgumentError, match="with in_place it is 'library'"):
-            GemmAllReduce(**tidy, method="kernel", in_place=True)
+            GemmAllReduce(**sizes, method="kernel", in_place=True)
         shmem.finalize()
 
     run_pes(body, n_pes)

@@ -22,21 +22,20 @@ from gpushmem.backends.cpu.sync.host_barrier import BYTES
 from gpushmem.backends.cpu.sync.world import HALF_BYTES
 from gpushmem.native.c_function import CFunction, c_function
 from gpushmem.native.internal import internal
+from gpushmem.native.lock import try_lock, unlock
 from gpushmem.native.memory import (
     call_address,
-    compare_swap_word,
     i64,
     intrinsic,
     load_acquire,
     set_word,
-    store_release,
     word_at,
 )
 from gpushmem.native.structs import new, offset, struct, view
 
 __all__ = [
     "BUSY", "FETCHED", "GROUP", "OF_DTYPE", "OF_PYTHON", "SYMBOLS", "TABLE_NAME", "WORDS",
-    "all_reduce_code", "compare_swap", "release", "table",
+    "all_reduce_code", "table", "trying", "unlocking",
 ]  # fmt: skip
 
 CODES, NAMES, WORDS = 64, 64, 8  # dtypes in PyTorch's C interface; groups; words of a name
@@ -44,7 +43,7 @@ OF_DTYPE = struct(  # as a CALL has them; `kind` is 0: not known yet
     ("kind", "i8"), ("fold", "i8"), ("launch", "i8"), ("words", "i8"), ("itemsize", "i8")
 )
 GROUP = struct(
-    ("busy", "i8"),  # whether a call is being made
+    ("busy", "i8"),  # a lock: who has it makes a call
     ("closed", "i8"),  # whether all calls are Python's
     ("made", "i8"),  # how many were made without Python
     ("call", "i8"),  # address of the CALL of its `HostCollectives`, ...
@@ -162,11 +161,11 @@ def find(text: int, length: int) -> int:
 def attempt(at: int, tensor: int) -> int:
     """Make a call of a group: 1 if it is done, 0 if Python has to, 2 if Python has to end it."""
     group = as_group(at)
-    if group.closed != 0 or compare_swap_word(at + BUSY, 0, 1) != 0:
+    if group.closed != 0 or not try_lock(at + BUSY):
         return 0
     of = group.of[dtype_of_tensor(tensor) & (CODES - 1)]
     if of.kind == 0 or group.closed != 0 or is_contiguous(tensor) == 0:
-        store_release(at + BUSY, 0)
+        unlock(at + BUSY)
         return 0
     nbytes, n, data = numel_of(tensor) * of.itemsize, group.n_pes, data_of(tensor)
     call, lists = as_call(group.call), group.lists
@@ -183,7 +182,7 @@ def attempt(at: int, tensor: int) -> int:
     if not advance(group.call, 0) or call.differs != 0:
         return 2
     group.made += 1
-    store_release(at + BUSY, 0)
+    unlock(at + BUSY)
     return 1
 
 
@@ -201,14 +200,6 @@ def all_reduce(stack: int, arguments: int, results: int) -> None:
     delete_string(name)
 
 
-def compare_and_swap(at: int, expected: int, value: int) -> int:
-    return compare_swap_word(at, expected, value)
-
-
-def store(at: int, value: int) -> None:
-    store_release(at, value)
-
-
 @cache
 def all_reduce_code() -> CFunction:
     """The operator's kernel."""
@@ -216,17 +207,13 @@ def all_reduce_code() -> CFunction:
 
 
 @cache
-def compare_swap() -> Callable[..., int]:
-    """Compare the word at an address with a value, and if it is that, set it to another one.
-
-    Returns what it was.
-    """
-    code = c_function(word(word, word, word), compare_and_swap)
-    return code.callable(ctypes.c_int64, *[ctypes.c_int64] * 3)
+def trying() -> Callable[[int], bool]:
+    """`try_lock` for Python."""
+    code = c_function(types.boolean(word), try_lock.py_func)
+    return code.callable(ctypes.c_bool, ctypes.c_int64)
 
 
 @cache
-def release() -> Callable[..., None]:
-    """Set the word at an address, after all that this thread has done."""
-    code = c_function(types.void(word, word), store)
-    return code.callable(None, *[ctypes.c_int64] * 2)
+def unlocking() -> Callable[[int], None]:
+    """`unlock` for Python."""
+    return c_function(types.void(word), unlock.py_func).callable(None, ctypes.c_int64)
