@@ -38,7 +38,7 @@ After Flux (see `gemm`) and the asynchronous tensor parallelism of PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ __all__ = [
     "shards_together", "summed_in_parts",
 ]  # fmt: skip
 
-WARP, KEPT = 32, 16  # threads; arrays whose parts are known
+WARP, KEPT = 32, 32  # threads; arrays whose parts are known
 # The library's tiles, one on a multiprocessor at a time; what a GPU computes while NVLink moves a
 # byte: H100 794e12 / 375e9, B200 1745e12 / 750e9 (bench/gpu/machines.py); and HBM: 794 / 3, ...
 TILE, PER_BYTE, OF_HBM = (128, 256), 2200, 260
@@ -215,7 +215,8 @@ class Beside:
         self._signal.copy_from(1)  # and stays so, on this PE
         self._taken.copy_from(self.n - 1)
         self._every = plan.epochs()  # which kernels of a plan have, and none here counts
-        self._parts: dict[int, tuple[Any, list[Any]]] = {}  # by id: an array, and parts of it
+        self._made: dict[Any, tuple[Any, list[Any]]] = {}  # of arrays, by what made it and id
+        self._places: list[tuple[int, int]] = []  # first row of each part, and how many
 
     @property
     def messages(self) -> int:
@@ -251,15 +252,18 @@ class Beside:
         shape = 1, min(WARP, self.plan.threads), stream
         self.plan.launch_as(shape, self._every, kernel, *args)
 
-    def _in_parts(self, array: Any, places: list[tuple[int, int]]) -> list[Any]:
-        """Rows of an array: from so many on, so many, as far as there are."""
-        known = self._parts.get(id(array))
+    def _kept(self, make: Callable[[Any], list[Any]], array: Any) -> list[Any]:
+        """What `make` makes of an array: the same objects in each call."""
+        known = self._made.get((make, id(array)))
         if known is None or known[0] is not array:
-            if len(self._parts) >= KEPT:
-                self._parts.clear()
-            parts = [array[first : first + size] for first, size in places]
-            self._parts[id(array)] = known = array, parts
+            if len(self._made) >= KEPT:
+                self._made.clear()
+            self._made[make, id(array)] = known = array, make(array)
         return known[1]
+
+    def _in_parts(self, array: Any) -> list[Any]:
+        """The rows at `_places`: from so many on, so many, as far as there are."""
+        return [array[first : first + rows] for first, rows in self._places]
 
 
 class GatherBeside(Beside):
@@ -271,6 +275,7 @@ class GatherBeside(Beside):
     def __init__(self, plan: Any) -> None:
         super().__init__(plan, plan.m * plan.k, 1 + plan.row_scales)
         self._order = list(self._groups(1))
+        self._places = [(k * plan.m, size * plan.m) for k, size in self._order]
         shards = [self._inbox[first : first + size] for first, size in self._order]
         self._factors = [x.reshape(x.shape[0] * plan.m, plan.k) for x in shards]
         signals = [self._arrived[first : first + size] for first, size in self._order]
@@ -290,7 +295,7 @@ class GatherBeside(Beside):
         sent = [(self._mine, plan.flat(a))]
         if plan.row_scales:
             sent.append((self._scales[self.me], plan.flat(scales[0])))
-        outs = self._in_parts(out, [(k * plan.m, size * plan.m) for k, size in self._order])
+        outs = self._kept(self._in_parts, out)
         with self._both(stream):
             for to in self.receivers():
                 for which, (box, part) in enumerate(sent):
@@ -366,7 +371,7 @@ class ScatterBeside(Beside):
             plan.on(stream)
             shmem.gemm(out, a, b, False, stream=stream)
             return
-        self._scatter(self._in_parts(a, self._places), b, plan.flat(dense), stream)
+        self._scatter(self._kept(self._in_parts, a), b, plan.flat(dense), stream)
         if dense is not out:
             self._grid(stream, copy_matrix, out, dense)
 
@@ -403,10 +408,10 @@ class AllReduceBeside(Beside):
 
     def __init__(self, plan: Any) -> None:
         rows = plan.rows_together
-        self._places = [(first, rows) for first in range(0, max(plan.rows, 1), rows)]
+        places = [(first, rows) for first in range(0, max(plan.rows, 1), rows)]
         self._share = -(-rows // plan.n_pes) * plan.n  # elements of a PE's rows of a part
-        super().__init__(plan, len(self._places) * self._share, 2 * len(self._places))
-        self._of: dict[int, tuple[Any, list[Part]]] = {}  # by id: arrays, and their parts
+        super().__init__(plan, len(places) * self._share, 2 * len(places))
+        self._places = places
         self._whole: Any = None
         if not plan.in_place:
             self._whole = plan.memory(plan.rows, plan.n, dtype=plan.dtype)
@@ -417,10 +422,10 @@ class AllReduceBeside(Beside):
             self.plan.on(stream)
             shmem.gemm(out, a, b, False, stream=stream)
             return
-        parts = self._parts_of(out if self._whole is None else self._whole)
-        last, outs = len(parts) - 1, self._in_parts(out, self._places)
+        parts = self._kept(self._parts_of, out if self._whole is None else self._whole)
+        last, outs = len(parts) - 1, self._kept(self._in_parts, out)
         with self._both(stream):
-            for k, factor in enumerate(self._in_parts(a, self._places)):
+            for k, factor in enumerate(self._kept(self._in_parts, a)):
                 shmem.gemm(parts[k].rows, factor, b, False, stream=stream)
                 self._share_out(k, parts[k], stream)
                 if k:
@@ -431,14 +436,8 @@ class AllReduceBeside(Beside):
                 self._take(k, part, outs[k], stream)
 
     def _parts_of(self, whole: Any) -> list[Part]:
-        """The parts of what products are made in; they are the same objects in each call."""
-        known = self._of.get(id(whole))
-        if known is None or known[0] is not whole:
-            if len(self._of) >= KEPT:
-                self._of.clear()
-            cut = (whole[first : first + rows] for first, rows in self._places)
-            self._of[id(whole)] = known = whole, [self._part(*each) for each in enumerate(cut)]
-        return known[1]
+        """The parts of what products are made in."""
+        return [self._part(*each) for each in enumerate(self._in_parts(whole))]
 
     def _part(self, k: int, rows: Any) -> Part:
         flat, share, sent = rows.reshape(-1), self._share, []
