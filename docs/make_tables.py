@@ -1,7 +1,7 @@
 """Write what follows from tables: docs/settings.md, docs/doctor.md, docs/measurements.
 
-And the list of rooms in docs/architecture.md, from the docstrings of the folders, and the
-predictions in docs/kernels.md.
+And the list of rooms in docs/architecture.md, from the docstrings of the folders, the stacks in
+docs/integrations.md, and the predictions in docs/kernels.md.
 
 python docs/make_tables.py
 """
@@ -19,11 +19,13 @@ import predicted
 from gpushmem.doctor.checks import CHECKS
 from gpushmem.doctor.facts import KEYS
 from gpushmem.doctor.nvshmem import VARIABLES
+from gpushmem.doctor.stacks import STACKS
 from gpushmem.settings import SETTINGS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 ROOMS, END_OF_ROOMS = "<!-- rooms -->\n", "<!-- end of rooms -->\n"
+STACKS_HEAD, END_OF_STACKS = "<!-- stacks -->\n", "<!-- end of stacks -->\n"
 PREDICTIONS, END_OF_PREDICTIONS = "<!-- predictions -->\n", "<!-- end of predictions -->\n"
 
 SETTINGS_HEAD = """# Environment variables
@@ -125,6 +127,13 @@ def kernels_page():
     return _between("kernels.md", PREDICTIONS, predicted.text(), END_OF_PREDICTIONS)
 
 
+def integrations_page():
+    """The page of stacks with its table."""
+    head = ["| stack | tested, and where | what goes by gpushmem | the line |", "|" + " --- |" * 4]
+    rows = [f"| {s.name} | {s.tested}, {s.ran} | {s.carries} | `{s.line}` |" for s in STACKS]
+    return _between("integrations.md", STACKS_HEAD, "\n".join([*head, *rows, ""]), END_OF_STACKS)
+
+
 def _between(page, begin, text, end):
     """A page, with a text between two marks."""
     before, _, rest = (DOCS / page).read_text().partition(begin)
@@ -152,6 +161,7 @@ def pages():
         "settings.md": settings_page(),
         "doctor.md": doctor_page(),
         "architecture.md": architecture_page(),
+        "integrations.md": integrations_page(),
         "kernels.md": kernels_page(),
     }
     return ours | measurements.pages()

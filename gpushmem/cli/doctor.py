@@ -11,7 +11,7 @@ import click
 from gpushmem import settings
 from gpushmem.cli.help_layout import Command
 from gpushmem.cli.text import wrapped
-from gpushmem.doctor import checks
+from gpushmem.doctor import checks, stacks
 from gpushmem.doctor.check import Row
 from gpushmem.doctor.facts import plain
 from gpushmem.doctor.system import System
@@ -34,15 +34,26 @@ HIDDEN = "not applicable"
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
+    "--stacks", "of_stacks", is_flag=True,
+    help="List instead which stacks are installed, as vLLM, and how each uses gpushmem.",
+)  # fmt: skip
+@click.option(
     "-a", "--all", "everything", is_flag=True, help="Also print checks that do not apply."
 )
-def command(n_pes: int, as_json: bool, everything: bool) -> None:
+def command(n_pes: int, as_json: bool, of_stacks: bool, everything: bool) -> None:
     """Check whether this machine can run jobs of N PEs, and print how to fix problems.
 
     Changes nothing and uses no GPU. Exit code: 0 without a problem, 1 otherwise. docs/doctor.md
     describes the checks.
     """
     system = System()
+    if of_stacks:
+        found = stacks.find(system)
+        if as_json:
+            click.echo(json.dumps({"stacks": [each.as_json() for each in found]}, indent=2))
+        else:
+            click.echo("\n".join(_stacks(found, everything)))
+        return
     rows = checks.run(system, n_pes)
     summary = checks.summary(system, rows, n_pes)
     if as_json:
@@ -51,6 +62,19 @@ def command(n_pes: int, as_json: bool, everything: bool) -> None:
     else:
         click.echo("\n".join(_text(rows, summary, everything)))
     sys.exit(any(row.verdict == "problem" for row in rows))
+
+
+def _stacks(found: list[stacks.Found], everything: bool) -> Iterator[str]:
+    shown = [each for each in found if everything or each.version]
+    for each in shown:
+        tested = each.stack.tested
+        said = f"{each.version or 'not installed'}, tested with {tested}"
+        yield from wrapped(f"{each.mark:<8} {each.stack.name:<14} {said}", 24)
+        yield f"         {each.stack.line}"
+    if missing := [each.stack.name for each in found if each not in shown]:
+        yield from wrapped(f"{'-':<8} Not installed: {', '.join(missing)}", 9)
+    yield ""
+    yield "Each line makes gpushmem do the communication: docs/integrations.md."
 
 
 def _text(rows: list[Row], summary: list[str], everything: bool) -> Iterator[str]:
