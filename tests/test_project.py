@@ -205,7 +205,7 @@ ROOMS = {
         "backends/cpu/sync", "simt", "waiting_threads", "native", "artifacts", "job", "ops",
         "settings", "source_lines", "import_hooks", "arguments", "errors",
     ],
-    "integrations": ["gpushmem", "torch", "kernels", "arguments", "errors"],
+    "integrations": ["gpushmem", "torch", "kernels", "settings", "errors"],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "compat": [
         "runtime", "memory", "simulator", "torch", "backends", "backends/cpu/operations", "simt",
