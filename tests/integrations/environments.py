@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 
 import platformdirs
 
@@ -21,9 +22,14 @@ __all__ = ["environment"]
 
 ROOT = platformdirs.user_cache_path("gpushmem-tests") / "stacks"
 # What pip is asked for besides the stack itself, at the version that the doctor names.
-BESIDES = {"DeepSpeed": ["setuptools", "wheel"]}
+BESIDES = {"DeepSpeed": ["setuptools", "wheel"], "SGLang": ["orjson"]}
 # Wheels that want what is not needed here, or what cannot be had beside this PyTorch.
 WITHOUT = {"vLLM": {"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp"}}
+
+# These have what they need from another one's; none of their own requirements is installed.
+ABOVE = {"SGLang": "vLLM", "Dynamo": "vLLM"}
+
+PACKAGES = sysconfig.get_path("purelib")
 
 
 def environment(name):
@@ -37,6 +43,8 @@ def environment(name):
         *BESIDES.get(name, []),
         *sorted(WITHOUT.get(name, [])),
     ]
+    below = [environment(ABOVE[name])] if name in ABOVE else []
+    said += below
     digest = hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
     folder = ROOT / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{digest}"
     ROOT.mkdir(parents=True, exist_ok=True)
@@ -44,25 +52,30 @@ def environment(name):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _make(folder, name, wanted)
+            _make(folder, name, wanted, [*map(_packages_of, below), PACKAGES])
             (folder / "made").touch()
     return str(folder / "bin" / "python")
 
 
-def _make(folder, name, wanted):
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+def _packages_of(python):
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    below = sysconfig.get_path("purelib")
+    return str(Path(python).parent.parent / "lib" / version / "site-packages")
+
+
+def _make(folder, name, wanted, below):
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     # A plain path would not do: there are .pth files below, of gpushmem's and numba-cuda's.
-    line = f"import site; site.addsitedir({below!r})\n"
-    (folder / "lib" / version / "site-packages" / "zz_below.pth").write_text(line)
+    lines = [f"import site; site.addsitedir({each!r})\n" for each in below]
+    there = Path(_packages_of(folder / "bin" / "python"))
+    (there / "zz_below.pth").write_text("".join(lines))
     pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--no-compile"]
     environ = {**os.environ, "DS_BUILD_OPS": "0"}
     if BESIDES.get(name):
         subprocess.run([*pip, *BESIDES[name]], check=True, env=environ)
-    if name in WITHOUT:
+    if name in WITHOUT or name in ABOVE:
         subprocess.run([*pip, "--no-deps", *wanted], check=True, env=environ)
-        wanted = _requirements(folder, wanted[0].split("==")[0], WITHOUT[name])
+        package = wanted[0].split("==")[0]
+        wanted = _requirements(folder, package, WITHOUT[name]) if name in WITHOUT else ["pip"]
     built = ["--no-build-isolation"] if name in BESIDES else []
     subprocess.run([*pip, *built, *wanted], check=True, env=environ)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -29,8 +30,16 @@ class GpushmemCommunicator(CpuCommunicator):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.is_ep_communicator:  # of a model with experts
+            from gpushmem.integrations.vllm import experts  # noqa: PLC0415  (heavy)
+
+            if self.use_all2all:
+                self.all2all_manager = experts.AllToAll(self.cpu_group)
         self._name = self.device_group.group_name
         self._fuses = settings.get("GPUSHMEM_TORCH_FUSE") == "1"
+        if self._fuses:  # say what is fused where vLLM says things
+            fusion = logging.getLogger("gpushmem.torch")
+            fusion.handlers, fusion.level = logging.getLogger("vllm").handlers, logging.INFO
         log.info(
             "gpushmem carries the collectives of %s: rank %d of %d",
             self.unique_name, self.rank_in_group, self.world_size,

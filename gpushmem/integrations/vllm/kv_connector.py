@@ -7,7 +7,9 @@
 A request goes to both at once, with the same name in its `kv_transfer_params`: {"transfer": name},
 and `max_tokens` 1 where it is prefilled. The engine that decodes has room for its pages, and does
 other work until they are there; the one that prefills sends them layer by layer while it computes,
-or, if the other has not asked yet, as soon as it does.
+or, if the other has not asked yet, as soon as it does. Or first to the one that prefills, with
+{"do_remote_decode": true}, as for `NixlConnector`, and then, with the `kv_transfer_params` of its
+answer, to the other.
 
 Here is what both of vLLM's processes see: the scheduler, which says what to send and to receive,
 and the workers, which do (`pages.Transfers`).
@@ -99,9 +101,10 @@ class GpushmemConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Remember what is prefilled here, or has room for what comes."""
         params = request.kv_transfer_params or {}
-        if "transfer" not in params:
+        own = f"{self._kv_transfer_config.engine_id} {request.request_id}"
+        name = str(params.get("transfer", own if params.get("do_remote_decode") else ""))
+        if not name:
             return
-        name = str(params["transfer"])
         if self._is_prefill:
             self._prefilled.setdefault(
                 request.request_id, Prefilled(name, request.num_prompt_tokens)
@@ -149,7 +152,8 @@ class GpushmemConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if state is None:
             return False, None
         if state.is_whole and request.status in DONE:
-            return True, {"transfer": state.transfer}
+            extra = self._kv_transfer_config.kv_connector_extra_config
+            return True, {"transfer": state.transfer, "prefill": extra.get("instance", 0)}
         self._next.given_up.append(state.transfer)
         return state.is_whole, None
 

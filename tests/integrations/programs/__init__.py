@@ -1,0 +1,1 @@
+"""Programs that the tests run in the stacks' environments."""
