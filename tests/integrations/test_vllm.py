@@ -100,7 +100,7 @@ def alone(python, models):
 def test_tokens_are_those_of_one_process(python, models, alone, kind, options, groups):
     ranks = 1
     for option in options:
-        ranks *= int(option.split("=")[1]) if "parallel" in option else 1
+        ranks *= int(option.split("=")[1]) if "parallel_size" in option else 1
     tokens, said = run(python, models / kind, *options, ranks=ranks, **PLUGIN)
     assert tokens == alone[kind]
     assert set(re.findall(f"{CARRIES} ([a-z]+:[0-9])", said)) == set(groups)

@@ -221,12 +221,32 @@ class Transfers:
         self._asking = [k * tp + rank for k in range(self._decode)]
         self._mine = self._instance * tp + rank  # of those of its kind
         self._n_decode = decode
+        self._try()
         shmem.barrier_all()
         log.info(
             "gpushmem carries the KV cache: PE %d of %d, which %s, %d layers, pages of %d bytes",
             shmem.my_pe(), shmem.n_pes(), "prefills" if self._is_prefill else "decodes", len(rows),
             page,
         )  # fmt: skip
+
+    def _try(self) -> None:
+        """Send a page from each to each: the first requests would wait for what is compiled now."""
+        for turn in [self._instance] if self._is_prefill else range(self._prefill):
+            for row in self._asking if self._is_prefill else [self._mine]:
+                number = self._number(0, turn, row)
+                if self._is_prefill:
+                    self._kv.start(number, [0], to=row)
+                    for layer, cache in enumerate(self._caches):
+                        self._kv.send(number, layer, cache=cache)
+                else:
+                    self._kv.receive(number, [0], source=self._senders[turn])
+                while not self._kv.finished(number):
+                    time.sleep(0.001)
+        self._turn[0] = self._prefill
+
+    def _number(self, slot: int, turn: int, row: int) -> int:
+        """The number of a request, for the worker `row` that decodes it."""
+        return slot + self._requests * (self._n_decode * turn + row)
 
     def _meet(self, heap: int) -> None:
         if shmem.is_initialized():
@@ -366,7 +386,7 @@ class Transfers:
             self._failed.add(asked.request)
             return
         slot, sender = self._free_slots.popleft(), self._senders[asked.source]
-        number = slot + self._requests * (self._n_decode * self._turn[slot] + self._mine)
+        number = self._number(slot, self._turn[slot], self._mine)
         self._turn[slot] += 1
         pages = [self._free_pages.pop() for _ in asked.blocks]
         self._kv.receive(number, pages, source=sender)
