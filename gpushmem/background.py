@@ -31,12 +31,14 @@ def children_of_users(forget: Callable[[], object]) -> None:
 
 
 def fork() -> int:
-    """`os.fork()` of a copy that acts for this process, without Python's warning about threads.
+    """`os.fork()` of a copy that acts for this process, without Python's warnings about threads.
 
-    They are idle worker pools of numerical libraries, which handle a fork themselves.
+    They are idle worker pools of numerical libraries, which handle a fork themselves. JAX, which
+    warns as well, is not used in the copy.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", ".* JAX is multithreaded", RuntimeWarning)
         _forking.copy = True
         try:
             return os.fork()

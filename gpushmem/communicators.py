@@ -18,7 +18,7 @@ from gpushmem.ops.teams import team_init
 from gpushmem.runtime import current, given_ranks
 from gpushmem.start.bootstrap.existing_groups import GivenComm, GivenGroup
 
-__all__ = ["comm_from", "process_group_from", "team_from"]
+__all__ = ["comm_from", "pes_of", "process_group_from", "team_from"]
 
 TAG = 28515  # of the messages that make a communicator
 
@@ -51,7 +51,7 @@ def comm_from(team: Team) -> Any:
     `ArgumentError`. MPI 4: MPI_Comm_create_group.
     """
     what = "comm_from"
-    mpi, pes = _mpi(what), _pes_of(what, team)
+    mpi, pes = _mpi(what), pes_of(what, team)
     if not team:
         return mpi.COMM_NULL
     base, given = _group_of_pes(what, mpi), given_ranks()
@@ -71,7 +71,7 @@ def process_group_from(team: Team, **options: Any) -> Any:
     `torch.distributed.destroy_process_group(group)` ends it.
     """
     what = "process_group_from"
-    dist, pes = _dist(what), _pes_of(what, team)
+    dist, pes = _dist(what), pes_of(what, team)
     if not team:
         return dist.GroupMember.NON_GROUP_MEMBER
     ranks = _ranks_of_pes(what, dist)
@@ -81,7 +81,8 @@ def process_group_from(team: Team, **options: Any) -> Any:
     )
 
 
-def _pes_of(what: str, team: Any) -> list[int]:
+def pes_of(what: str, team: Any) -> list[int]:
+    """The PEs of a team, as numbers in the world."""
     current(what)
     if not isinstance(team, Team):
         raise ArgumentTypeError(f"{what}: team must be a Team, not {shown(team)}")

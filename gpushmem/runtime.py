@@ -86,6 +86,7 @@ class Runtime:
         self.allocations: dict[int, Allocation] = {}
         self.known = Known(backend, self.allocations)
         self.registrations = Registrations(backend, self.known.overlaps)
+        self.at_end: list[Callable[[], None]] = []  # what `close` calls first
         backend.allocated = lambda: sorted(a.made for a in list(self.allocations.values()))
 
     def allocate(
@@ -181,6 +182,8 @@ class Runtime:
 
     def close(self) -> None:
         """Collective: end the runtime. Arrays that are still referenced raise when used."""
+        for each in self.at_end:
+            each()
         try:
             self.backend.settle("finalize")
             self.backend.meet("finalize")

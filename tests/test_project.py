@@ -164,6 +164,9 @@ ROOMS = {
         "errors",
     ],
     "backends/cpu/dispatched.py": ["backends", "backends/cpu/sync", "native"],
+    "backends/cpu/xla_calls.py": [
+        "backends", "backends/cpu/dispatched", "backends/cpu/sync", "native", "artifacts",
+    ],
     "backends/nvshmem/versions.py": ["artifacts", "settings", "errors"],
     "backends/nvshmem/gpu": ["artifacts", "arguments", "errors"],
     "backends/nvshmem/trace": [
@@ -205,7 +208,10 @@ ROOMS = {
         "backends/cpu/sync", "simt", "waiting_threads", "native", "artifacts", "job", "ops",
         "settings", "source_lines", "import_hooks", "arguments", "errors",
     ],
-    "integrations": ["gpushmem", "torch", "kernels", "settings", "errors"],
+    "integrations": [
+        "gpushmem", "torch", "kernels", "settings", "errors", "communicators", "runtime", "memory",
+        "backends/cpu/xla_calls", "native", "artifacts", "job", "ops", "arguments",
+    ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "compat": [
         "runtime", "memory", "simulator", "torch", "backends", "backends/cpu/operations", "simt",

@@ -129,7 +129,7 @@ class Direct:
 
     def learn(self, code: int, dtype: np.dtype[Any]) -> None:
         """Let the operator make calls for a dtype."""
-        of = self._collectives.of_sum(dtype)
+        of = self._collectives.prepared("all_reduce", "sum", dtype)
         for field, value in zip((OF_DTYPE.names or ())[1:], of[1:], strict=True):
             self._at["of"][field][0, code] = value
         self._at["of"]["kind"][0, code] = of[0]

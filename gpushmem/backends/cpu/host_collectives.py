@@ -289,9 +289,10 @@ class HostCollectives:
             "cached": self._cached,
         }  # fmt: skip
 
-    def of_sum(self, dtype: np.dtype[Any]) -> tuple[int, ...]:
-        """The kind, less its bytes, and the fold of an all-reduce that adds."""
-        return self._kind("all_reduce", "sum", dtype), *self._fold("sum", dtype)
+    def prepared(self, what: str, op: str, dtype: np.dtype[Any]) -> tuple[int, ...]:
+        """The kind of a call, less its bytes, its fold (zeros without `op`) and the itemsize."""
+        fold = self._fold(op, dtype) if op else (0, 0, 0, dtype.itemsize)
+        return self._kind(what, op, dtype), *fold
 
     def end(self, what: str, seconds: float) -> None:
         """End the call that is in the CALL; errors as in `call`."""
