@@ -32,6 +32,10 @@ PAGES = {
         ("Fused operators", "torch_operators", "torch_operators.py"),
         ("Compiled layers", "torch_compiled", "torch_compiled.py"),
     )),
+    "stacks": ("JAX and NIXL", (
+        ("Collectives inside jax.jit", "jax", "jax_collectives.py"),
+        ("Pages beside NIXL", "kv", "kv.py"),
+    )),
     "engine": ("The engine", (
         ("Foundations", "foundations", "foundations.py"),
         ("Kernels", "simt", "simt.py"),
@@ -343,7 +347,23 @@ def _compile(rows):
     return table(("what", "ours", "nvshmem4py", "time ratio", "of the turns"), lines)
 
 
+def _pages(rows):
+    """With what was sent in a second, of requests."""
+
+    def rate(row, side):
+        return f"{row['bytes'] / _number(row[side]) / 1e9:.3g} GB/s" if row["bytes"] else ""
+
+    lines = (
+        [
+            _bytes(row["what"]), row["ours"], rate(row, "ours"), row["peer"], rate(row, "peer"),
+            row["ratio"],
+        ]
+        for row in sorted(rows, key=lambda row: row["bytes"] is None)
+    )  # fmt: skip
+    return table(("what", "ours", "", "NIXL", "", "speed ratio"), lines) + _ranges(rows, ["NIXL"])
+
+
 TABLES = {
-    "kernels": _kernels, "gpu-h100": _gpu, "gpu-host": _host, "gpu-compilers": _compilers,
-    "gpu-compile": _compile,
+    "kernels": _kernels, "kv": _pages, "gpu-h100": _gpu, "gpu-host": _host,
+    "gpu-compilers": _compilers, "gpu-compile": _compile,
 }  # fmt: skip

@@ -24,7 +24,10 @@ ROOT = platformdirs.user_cache_path("gpushmem-tests") / "stacks"
 # What pip is asked for besides the stack itself, at the version that the doctor names.
 BESIDES = {"DeepSpeed": ["setuptools", "wheel"], "SGLang": ["orjson"]}
 # Wheels that want what is not needed here, or what cannot be had beside this PyTorch.
-WITHOUT = {"vLLM": {"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp"}}
+WITHOUT = {
+    "vLLM": {"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp"},
+    "NIXL": {"torch"},
+}
 
 # These have what they need from another one's; none of their own requirements is installed.
 ABOVE = {"SGLang": "vLLM", "Dynamo": "vLLM"}
