@@ -189,7 +189,8 @@ class Watch:
         if self._board["verdict"] == NONE:
             self._check_timeout()
             pes = self._board.pes
-            if self._pe == int(((pes["ended"] == 0) & (pes["initialised"] == 1)).argmax()):
+            alive = (pes["ended"] == 0) & (pes["initialised"] == 1)
+            if alive.any() and self._pe == int(alive.argmax()):  # none: all are at their exit
                 self._coordinate()
 
     def _coordinate(self) -> None:

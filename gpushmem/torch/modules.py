@@ -83,7 +83,7 @@ def _uniform(fan_in: int) -> Init:
 # --- moves between ranks, with gradients
 
 
-class _Column(torch.autograd.Function):
+class Column(torch.autograd.Function):
     """x @ weight.T of an x that all ranks have, of whose gradient each has a summand."""
 
     @staticmethod
@@ -196,7 +196,7 @@ class ColumnParallelLinear(_Linear):
         if self.sequence_parallel:
             out = ops.all_gather_gemm(input_, self.weight.T, self.name)
         else:
-            out = _Column.apply(input_, self.weight, self.name)
+            out = Column.apply(input_, self.weight, self.name)
         out, bias = self.with_bias(out)
         return _Gather.apply(out, self) if self.gather_output else out, bias
 

@@ -46,6 +46,31 @@ def test_products_are_fused_where_it_pays(tmp_path):
     assert [line.partition(": ")[2] for line in lines] == ["nothing", "gemm_all_reduce"]
 
 
+SLOW_EXIT = """
+import atexit
+import time
+
+atexit.register(time.sleep, 1)  # called after what was registered later
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gpushmem")
+dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_takes_its_time_to_exit_is_no_deadlock(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SLOW_EXIT)
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN[:-1], "2", script], env={**PLAIN, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "deadlock" not in done.stderr
+
+
 WRONG = """
 import torch
 import torch.distributed as dist
