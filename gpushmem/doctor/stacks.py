@@ -82,7 +82,7 @@ STACKS = (
     Stack(
         "Megatron-Core", ("megatron-core",), "0.16.1",
         'torch.distributed.init_process_group("gpushmem")',
-        "tensor, sequence, expert and pipeline parallelism", "on CPUs",
+        "tensor, sequence, expert, pipeline and context parallelism", "on CPUs",
     ),
     Stack(
         "torchtitan", ("torchtitan",), "0.3.0",

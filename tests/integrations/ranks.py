@@ -12,7 +12,7 @@ __all__ = ["printed"]
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def printed(stack, program, *args, ranks=2, limit=300, **settings):
+def printed(stack, program, *args, ranks=2, limit=300, cwd=None, **settings):
     """The lines of JSON that the ranks of a program print, in a stack's environment."""
     command = [
         environment(stack), "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
@@ -20,7 +20,13 @@ def printed(stack, program, *args, ranks=2, limit=300, **settings):
     ]  # fmt: skip
     env = {**PLAIN, "PYTHONPATH": PATHS, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, env={**env, **settings}, capture_output=True, text=True, timeout=limit, check=False
+        command,
+        env={**env, **settings},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "deadlock" not in done.stderr
