@@ -21,7 +21,10 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_decoder_block_spec,
+    get_mlp_module_spec_for_backend,
+)
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import schedules
@@ -30,7 +33,7 @@ from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from gpushmem.integrations.megatron import Norm, with_gpushmem
+from gpushmem.integrations.megatron import GpushmemSpecProvider, Norm, with_gpushmem
 from gpushmem.torch.plans import plans_of
 
 MODULE = with_gpushmem.__module__
@@ -109,6 +112,10 @@ class Training:
         spec = get_gpt_decoder_block_spec(self.config, use_transformer_engine=False)
         if fused:
             spec = with_gpushmem(spec, self.config)
+            if not self.config.num_moe_experts:
+                provider = GpushmemSpecProvider(self.config)
+                mlp = get_mlp_module_spec_for_backend(provider)
+                assert spec.layer_specs[0].submodules.mlp == mlp
         elif self.config.sequence_parallel:  # Megatron-Core's own needs Apex then
             spec = copy.copy(spec)
             spec.layer_norm = Norm
