@@ -22,11 +22,11 @@ __all__ = ["environment"]
 
 ROOT = platformdirs.user_cache_path("gpushmem-tests") / "stacks"
 # What pip is asked for besides the stack itself, at the version that the doctor names.
-BESIDES = {"DeepSpeed": ["setuptools", "wheel"], "SGLang": ["orjson"]}
 BESIDES = {
     "DeepSpeed": ["setuptools", "wheel"],
     "transformers": ["accelerate==1.15.0"],
     "torchtitan": ["triton"],
+    "SGLang": ["orjson"],
 }
 # Wheels that want what is not needed here, or what cannot be had beside this PyTorch.
 WITHOUT = {
