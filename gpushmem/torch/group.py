@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from gpushmem import runtime
 from gpushmem.backends.cpu.sync.messages import ANY, Letter
-from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.errors import ArgumentError, NotInitializedError, ShmemError
 from gpushmem.job.forks import belongs
 from gpushmem.memory.validation import dtype_of
 from gpushmem.ops.team import Team
@@ -51,7 +52,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """
 
     def __init__(self, pes: Sequence[int], timeout: timedelta) -> None:
-        self._backend = runtime.current("init_process_group").backend
+        here = runtime.current("init_process_group")
+        self._backend = here.backend
         self._team: Team = team_init(list(pes))
         self._collectives = self._backend.host_collectives(self._team)
         self._me, self._n = self._collectives.my_pe, self._collectives.n_pes
@@ -77,6 +79,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
             self._checked = in_flight(self._backend.recorder)
         self._pes, self._stream = list(pes), -2 - int(self._team)
+        here.at_end.append(partial(_finalize, weakref.ref(self)))
 
     # --- making calls
 
@@ -128,7 +131,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _guarded(self, what: str, run: Run, seconds: float) -> None:
         if self._failed is not None:
-            raise dist.DistBackendError(f"{what}: an earlier call has failed: {self._failed}")
+            ended = isinstance(self._failed, NotInitializedError)
+            why = "this group has ended" if ended else "an earlier call has failed"
+            raise dist.DistBackendError(f"{what}: {why}: {self._failed}")
         try:
             with self._turn, naming(what):
                 run(seconds)
@@ -591,6 +596,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<gpushmem process group of {self._n}, rank {self._me}>"
+
+
+def _finalize(group: weakref.ref[ProcessGroup]) -> None:
+    """The PEs are gone: the group makes no more calls."""
+    there = group()
+    if there is not None:
+        there._failed = NotInitializedError("gpushmem.finalize() has ended its PEs")
+        there._turn.forget()
 
 
 class _Filled:

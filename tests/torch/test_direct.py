@@ -153,6 +153,20 @@ def test_a_group_that_is_gone(run_pes, tmp_path):
     run_pes(body, 2)
 
 
+def test_after_finalize_calls_are_errors(run_pes, tmp_path):
+    def body():
+        with world(tmp_path):
+            x = torch.ones(2)
+            for _ in range(2):
+                all_reduce_(x, dist.group.WORLD.group_name)
+            shmem.finalize()
+            for call in (lambda: all_reduce_(x, dist.group.WORLD.group_name), dist.barrier):
+                with pytest.raises(dist.DistBackendError, match=r"finalize\(\) has ended its PEs"):
+                    call()
+
+    run_pes(body, 2)
+
+
 def test_a_forked_process_is_refused(run_pes, tmp_path):
     def body():
         with world(tmp_path) as me:

@@ -17,6 +17,7 @@ and the workers, which do (`pages.Transfers`).
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GpushmemConnector"]
 
+PAUSE = 2e-4  # seconds
 DONE = RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED
 
 
@@ -83,6 +85,7 @@ class GpushmemConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._next = Step()
         self._pending: set[str] = set()  # requests whose pages workers still have to send
         self._transfers: Transfers | None = None
+        self._computes = False  # whether this step runs the model
         if role == KVConnectorRole.WORKER:
             self._transfers = Transfers(vllm_config, kv_cache_config, self._is_prefill)
 
@@ -190,6 +193,7 @@ class GpushmemConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Ask for the pages of new requests."""
+        self._computes = forward_context.attn_metadata is not None
         self._there.ask(self._get_connector_metadata().received)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -208,6 +212,8 @@ class GpushmemConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Return whose pages have been sent, have come, and will not come."""
         sent, received, failed = self._there.results()
+        if not (self._computes or sent or received):
+            time.sleep(PAUSE)  # vLLM makes one step after the other while somebody waits
         return KVConnectorTransferResults(sent, received, failed)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:

@@ -231,22 +231,20 @@ class Transfers:
 
     def _try(self) -> None:
         """Send a page from each to each: the first requests would wait for what is compiled now."""
-        for turn in [self._instance] if self._is_prefill else range(self._prefill):
-            for row in self._asking if self._is_prefill else [self._mine]:
-                number = self._number(0, turn, row)
-                if self._is_prefill:
-                    self._kv.start(number, [0], to=row)
-                    for layer, cache in enumerate(self._caches):
-                        self._kv.send(number, layer, cache=cache)
-                else:
-                    self._kv.receive(number, [0], source=self._senders[turn])
-                while not self._kv.finished(number):
-                    time.sleep(0.001)
-        self._turn[0] = self._prefill
-
-    def _number(self, slot: int, turn: int, row: int) -> int:
-        """The number of a request, for the worker `row` that decodes it."""
-        return slot + self._requests * (self._n_decode * turn + row)
+        if self._is_prefill:
+            names = [f"try {row} {self._instance}" for row in self._asking]
+            self.begin([Sent(name, name, [0]) for name in names], [])
+        else:
+            names = [f"try {self._mine} {source}" for source in range(self._prefill)]
+            self.ask([Received(name, name, [0], 1, k) for k, name in enumerate(names)])
+        over: set[str] = set()
+        while len(over) < len(names):
+            self.go_on()
+            sent, received, failed = self.results()
+            if failed or self.failed_with is not None:
+                raise self.failed_with or ShmemError("GpushmemConnector: no page comes")
+            over |= sent | received
+            time.sleep(0.001)
 
     def _meet(self, heap: int) -> None:
         if shmem.is_initialized():
@@ -386,7 +384,7 @@ class Transfers:
             self._failed.add(asked.request)
             return
         slot, sender = self._free_slots.popleft(), self._senders[asked.source]
-        number = self._number(slot, self._turn[slot], self._mine)
+        number = slot + self._requests * (self._n_decode * self._turn[slot] + self._mine)
         self._turn[slot] += 1
         pages = [self._free_pages.pop() for _ in asked.blocks]
         self._kv.receive(number, pages, source=sender)
@@ -426,7 +424,7 @@ class Transfers:
         self._free_slots.append(number % self._requests)
 
     def _copy(self, blocks: list[int], pages: list[int]) -> None:
-        to, where = torch.tensor(blocks), torch.tensor(pages)
+        to, where = (torch.tensor(numbers, dtype=torch.long) for numbers in (blocks, pages))
         for row, come in zip(self._rows, self._come, strict=True):
             row[to] = come[where]
 
