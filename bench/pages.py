@@ -29,6 +29,7 @@ PAGES = {
     "torch": ("PyTorch", (
         ("Collectives", "torch", "torch_collectives.py"),
         ("Collectives beside busy processes", "torch-busy", "torch_collectives.py"),
+        ("All-reduces beside vLLM's", "torch-vllm", "torch_collectives.py"),
         ("Fused operators", "torch_operators", "torch_operators.py"),
         ("Compiled layers", "torch_compiled", "torch_compiled.py"),
     )),
