@@ -28,6 +28,7 @@ TOKENS = PROGRAMS / "vllm_tokens.py"
 CARRIES = "gpushmem carries the collectives of"
 PLUGIN = {"VLLM_PLUGINS": "gpushmem"}
 QUICK = "enforce_eager=true"
+LENGTHS = [len(prompt) for prompt in PROMPTS]  # tokens, which are bytes
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +176,7 @@ def engines(python, models, tmp_path):
         address = f"127.0.0.1:{free_port()}"
 
         def start(kind, ranks=1, **extra):
-            log = tmp_path / f"{kind}.log"
+            log = tmp_path / f"{kind}{extra.get('instance', 0)}.log"
             command = [python, TOKENS, models / "llama", QUICK, f"tensor_parallel_size={ranks}"]
             more = {"KV": kind, "ADDRESS": address, "EXTRA": json.dumps(extra)}
             if ranks == 1:  # the two engines do not wait for each other's core
@@ -193,9 +194,9 @@ def go(engine, seconds=0.0):
     process.stdin.flush()
 
 
-def results(engine):
+def results(engine, number=4):
     _, log = engine
-    until(log, '"tokens"', number=4)
+    until(log, '"tokens"', number=number)
     return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
 
 
@@ -210,10 +211,23 @@ def test_pages_come_from_another_engine(engines, alone, ranks, late):
     of_decode = results(decode)
     assert [each["tokens"] for each in of_decode] == alone["llama"]
     assert [each["tokens"] for each in results(prefill)] == [each[:1] for each in alone["llama"]]
-    # All of each prompt but its last token came, or was there.
-    lengths = [180, 5, 270, 188]
-    assert [each["cached"] for each in of_decode] == lengths
+    assert [each["cached"] for each in of_decode] == LENGTHS  # it came, or was there
     assert "gpushmem carries the KV cache" in decode[1].read_text()
+
+
+def test_pages_come_from_two_engines(engines, alone):
+    two = [engines("prefill", prefill=2, instance=k) for k in range(2)]
+    decode = engines("decode", prefill=2)
+    for engine in (*two, decode):
+        until(engine[1], "\nready")
+    for engine in (*two, decode):
+        go(engine)
+    of_decode = results(decode)
+    assert [each["tokens"] for each in of_decode] == alone["llama"]
+    assert [each["cached"] for each in of_decode] == LENGTHS
+    for k, engine in enumerate(two):
+        first = [each[:1] for each in alone["llama"][k::2]]
+        assert [each["tokens"] for each in results(engine, 2)] == first
 
 
 def test_what_never_comes_is_computed_here(engines, alone):

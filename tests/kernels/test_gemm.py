@@ -220,6 +220,13 @@ def test_sums_in_place_have_the_same_bits(run_pes, n_pes, calls):
                     plan(a, b, out=outs[call % 2])
                     other(a, b, out=kept)
                     assert outs[call % 2].numpy().tobytes() == kept.numpy().tobytes()
+                    added = call * (call + 1) / 2
+                    parts = [
+                        operands("all-reduce", 11, 6, 5, "float32", pe, n_pes)
+                        for pe in range(n_pes)
+                    ]
+                    whole = sum((x + added) @ y for x, y in parts)
+                    np.testing.assert_allclose(kept.numpy(), whole, rtol=1e-4, atol=1e-4)
                 assert 11 * 6 * 4 <= other._nbytes() - plan._nbytes() <= 12 * 6 * 4
                 with pytest.raises(shmem.SymmetryError, match="out must be a symmetric array"):
                     plan(a, b, out=kept)

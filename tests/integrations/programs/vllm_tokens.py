@@ -1,6 +1,7 @@
 """Tokens of vLLM for some prompts: vllm_tokens.py MODEL [OPTION=VALUE...], options of `LLM`.
 
-With KV=prefill|decode, ADDRESS and EXTRA (JSON) in the environment, by the connector. Prints a line
+With KV=prefill|decode, ADDRESS and EXTRA (JSON) in the environment, by the connector; of several
+engines that prefill, each has every so manieth prompt. Prints a line
 of JSON for each prompt; then waits for the end of its input, if there is one.
 """
 
@@ -18,8 +19,10 @@ def main(model, *options):
     from vllm.config import KVTransferConfig
 
     kind, given = os.environ.get("KV"), None
+    extra = json.loads(os.environ.get("EXTRA", "{}"))
+    engines, mine = extra.get("prefill", 1), extra.get("instance", 0)
     if kind:
-        extra = {"address": os.environ["ADDRESS"], **json.loads(os.environ.get("EXTRA", "{}"))}
+        extra |= {"address": os.environ["ADDRESS"]}
         given = KVTransferConfig(
             kv_connector="GpushmemConnector", kv_role=KINDS[kind],
             kv_load_failure_policy="recompute", kv_connector_extra_config=extra,
@@ -33,14 +36,17 @@ def main(model, *options):
     print("ready", flush=True)
     if kind:
         time.sleep(float(sys.stdin.readline()))
-    asks = [
+    numbers = range(mine, len(PROMPTS), engines) if kind == "prefill" else range(len(PROMPTS))
+    asks = [{"transfer": f"request {number}", "prefill": number % engines} for number in numbers]
+    sampling = [
         SamplingParams(
             max_tokens=1 if kind == "prefill" else 12, temperature=0,
-            extra_args={"kv_transfer_params": {"transfer": f"request {number}"}} if kind else None,
+            extra_args={"kv_transfer_params": each} if kind else None,
         )
-        for number in range(len(PROMPTS))
+        for each in asks
     ]  # fmt: skip
-    for output in llm.generate(PROMPTS, asks, use_tqdm=False):
+    prompts = [PROMPTS[number] for number in numbers]
+    for output in llm.generate(prompts, sampling, use_tqdm=False):
         ids = list(output.outputs[0].token_ids)
         print(json.dumps({"tokens": ids, "cached": output.num_cached_tokens}), flush=True)
     if kind:
