@@ -33,10 +33,18 @@ def platform() -> str | None:
 
 
 def register() -> None:
-    """Make the connector known to vLLM, in each of its processes; once."""
-    from vllm.distributed.kv_transfer.kv_connector.factory import (  # noqa: PLC0415
-        KVConnectorFactory,
-    )
+    """Make the connector known to vLLM, in each of its processes; once.
+
+    vLLM calls this wherever gpushmem is installed, so a version that has no such connectors is left
+    in peace.
+    """
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.factory import (  # noqa: PLC0415
+            KVConnectorFactory,
+        )
+    except ImportError as error:
+        log.debug("GpushmemConnector is not for this version of vLLM: %s", error)
+        return
 
     if CONNECTOR not in KVConnectorFactory._registry:
         KVConnectorFactory.register_connector(CONNECTOR, f"{HERE}.kv_connector", CONNECTOR)
