@@ -33,6 +33,7 @@ def main(backend):
     }  # fmt: skip
     if accelerator.is_main_process:
         print(json.dumps(line), flush=True)
+    accelerator.wait_for_everyone()  # Gloo's threads may abort where the other rank has gone
     accelerator.end_training()  # it destroys the group
 
 
