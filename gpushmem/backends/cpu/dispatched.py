@@ -7,8 +7,6 @@ The C function finds a group by its name in a table of this process, and makes t
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -16,9 +14,16 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from gpushmem.backends.cpu import host_collectives
-from gpushmem.backends.cpu.host_collectives import as_call
-from gpushmem.backends.cpu.sync.host_barrier import BYTES
+from gpushmem.backends.cpu.c_calls import (
+    BUSY,
+    OF_CALL,
+    address_of_table,
+    group_of,
+    make,
+    set_places,
+    trying,
+    unlocking,
+)
 from gpushmem.backends.cpu.sync.world import HALF_BYTES
 from gpushmem.native.c_function import CFunction, c_function
 from gpushmem.native.internal import internal
@@ -28,7 +33,6 @@ from gpushmem.native.memory import (
     i64,
     intrinsic,
     load_acquire,
-    set_word,
     word_at,
 )
 from gpushmem.native.structs import new, offset, struct, view
@@ -39,38 +43,16 @@ __all__ = [
 ]  # fmt: skip
 
 CODES, NAMES, WORDS = 64, 64, 8  # dtypes in PyTorch's C interface; groups; words of a name
-OF_DTYPE = struct(  # as a CALL has them; `kind` is 0: not known yet
-    ("kind", "i8"), ("fold", "i8"), ("launch", "i8"), ("words", "i8"), ("itemsize", "i8")
-)
-GROUP = struct(
-    ("busy", "i8"),  # a lock: who has it makes a call
-    ("closed", "i8"),  # whether all calls are Python's
-    ("made", "i8"),  # how many were made without Python
-    ("call", "i8"),  # address of the CALL of its `HostCollectives`, ...
-    ("lists", "i8"),  # ... and of what is sent and taken
-    ("n_pes", "i8"),
-    ("cached", "i8"),  # what a CALL begins with
-    ("of", OF_DTYPE, (CODES,)),
-)
+OF_DTYPE, GROUP = OF_CALL, group_of(CODES)
 NAMED = struct(("text", "i8", (WORDS,)), ("length", "i8"), ("group", "i8"))  # length 0: nothing
 TABLE = struct(("slow", "i8"), ("late", "i8"), ("named", NAMED, (NAMES,)))
-ROWS, ROW, BUSY = offset(TABLE, "named"), NAMED.itemsize, offset(GROUP, "busy")
+ROWS, ROW = offset(TABLE, "named"), NAMED.itemsize
 as_group, as_named, as_table = view(GROUP), view(NAMED), view(TABLE)
-advance = internal(host_collectives.advance)
 table, TABLE_NAME = new(TABLE), "gpushmem_torch_groups"  # and its name in C functions
 word = types.intp
 
 
-@intrinsic
-def names(typingctx: Any) -> Any:
-    """Address of the table: code that is kept from run to run has its name."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        known = builder.module.globals.get(TABLE_NAME)
-        place = known or ir.GlobalVariable(builder.module, ir.IntType(8), TABLE_NAME)
-        return builder.ptrtoint(place, i64)
-
-    return word(), codegen
+names = address_of_table(TABLE_NAME)
 
 
 def _fetch(name: str) -> Any:
@@ -168,22 +150,11 @@ def attempt(at: int, tensor: int) -> int:
         unlock(at + BUSY)
         return 0
     nbytes, n, data = numel_of(tensor) * of.itemsize, group.n_pes, data_of(tensor)
-    call, lists = as_call(group.call), group.lists
-    call.kind, call.detail, call.longest = of.kind + nbytes * BYTES, 0, nbytes
-    call.piece, call.sends, call.same, call.takes = HALF_BYTES, lists, 1, lists + 16 * n
-    call.fold, call.fold_launch, call.fold_words = of.fold, of.launch, of.words
-    call.itemsize, call.cached = of.itemsize, group.cached
-    call.at = call.number = call.differs = 0
-    for k in range(4 * n):
-        set_word(lists + 8 * k, 0)
-    for k in range(0, 4 * n, 2 * n):
-        set_word(lists + 8 * k, data)
-        set_word(lists + 8 * (k + n), nbytes)
-    if not advance(group.call, 0) or call.differs != 0:
-        return 2
-    group.made += 1
-    unlock(at + BUSY)
-    return 1
+    for lists in (group.lists, group.lists + 16 * n):
+        set_places(lists, n, data, nbytes, 0)
+    return make(
+        at, of.kind, nbytes, HALF_BYTES, 1, of.fold, of.launch, of.words, of.itemsize
+    )  # fmt: skip
 
 
 def all_reduce(stack: int, arguments: int, results: int) -> None:
@@ -204,16 +175,3 @@ def all_reduce(stack: int, arguments: int, results: int) -> None:
 def all_reduce_code() -> CFunction:
     """The operator's kernel."""
     return c_function(types.void(word, word, word), all_reduce)
-
-
-@cache
-def trying() -> Callable[[int], bool]:
-    """`try_lock` for Python."""
-    code = c_function(types.boolean(word), try_lock.py_func)
-    return code.callable(ctypes.c_bool, ctypes.c_int64)
-
-
-@cache
-def unlocking() -> Callable[[int], None]:
-    """`unlock` for Python."""
-    return c_function(types.void(word), unlock.py_func).callable(None, ctypes.c_int64)

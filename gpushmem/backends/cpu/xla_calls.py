@@ -17,53 +17,37 @@ from llvmlite import ir
 from numba import types
 
 from gpushmem.artifacts.argument_packing import address_of
-from gpushmem.backends.cpu import host_collectives
-from gpushmem.backends.cpu.dispatched import trying, unlocking
-from gpushmem.backends.cpu.host_collectives import as_call
-from gpushmem.backends.cpu.sync.host_barrier import BYTES
+from gpushmem.backends.cpu.c_calls import (
+    BUSY,
+    address_of_table,
+    group_of,
+    make,
+    set_places,
+    trying,
+    unlocking,
+)
 from gpushmem.backends.cpu.sync.world import HALF_BYTES
 from gpushmem.native.c_function import c_function
 from gpushmem.native.internal import internal
 from gpushmem.native.lock import try_lock, unlock
-from gpushmem.native.memory import i64, intrinsic, set_word, word_at
+from gpushmem.native.memory import i64, intrinsic, word_at
 from gpushmem.native.structs import new, offset, struct, view
 
 __all__ = ["BUSY", "GROUP", "TEAMS", "WHAT", "handler", "place_of", "table", "trying", "unlocking"]
 
 WHAT = "all_reduce", "all_gather", "reduce_scatter", "all_to_all"  # the last two send rows
 TEAMS, OPS, DTYPES = 64, 8, 32  # numbers below these are in the tables
-OF_CALL = struct(  # of `what`, `op` and dtype, as a CALL has them; `kind` is 0: not known yet
-    ("kind", "i8"), ("fold", "i8"), ("launch", "i8"), ("words", "i8"), ("itemsize", "i8")
-)
-GROUP = struct(
-    ("busy", "i8"),  # a lock: who has it makes a call
-    ("made", "i8"),  # how many were made without Python
-    ("call", "i8"),  # address of the CALL of its `HostCollectives`, ...
-    ("lists", "i8"),  # ... and of what is sent and taken
-    ("n_pes", "i8"),
-    ("cached", "i8"),  # what a CALL begins with
-    ("of", OF_CALL, (len(WHAT) * OPS * DTYPES,)),
-)
+GROUP = group_of(len(WHAT) * OPS * DTYPES)
 TABLE = struct(("slow", "i8"), ("late", "i8"), ("groups", "i8", (TEAMS,)))
-GROUPS, BUSY = offset(TABLE, "groups"), offset(GROUP, "busy")
+GROUPS = offset(TABLE, "groups")
 as_group, as_table = view(GROUP), view(TABLE)
-advance = internal(host_collectives.advance)
 table, TABLE_NAME = new(TABLE), "gpushmem_xla_groups"  # and its name in C functions
 word = types.intp
 # Words of a frame, in xla/ffi/api/c_api.h: the extensions, and the lists of what was given.
 EXTENSION, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 9, 14, 20
 
 
-@intrinsic
-def groups(typingctx: Any) -> Any:
-    """Address of the table: code that is kept from run to run has its name."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        known = builder.module.globals.get(TABLE_NAME)
-        place = known or ir.GlobalVariable(builder.module, ir.IntType(8), TABLE_NAME)
-        return builder.ptrtoint(place, i64)
-
-    return word(), codegen
+groups = address_of_table(TABLE_NAME)
 
 
 @intrinsic
@@ -99,16 +83,6 @@ def elements(buffer: int) -> int:
 
 
 @internal
-def set_places(lists: int, n: int, address: int, nbytes: int, by_rows: int) -> None:
-    """Addresses and sizes for each PE: of a row each, or of all for the first."""
-    row = nbytes // n if by_rows else nbytes
-    for k in range(n):
-        there = k == 0 or by_rows
-        set_word(lists + 8 * k, address + k * row if there else 0)
-        set_word(lists + 8 * (n + k), row if there else 0)
-
-
-@internal
 def attempt(frame: int) -> int:
     """Make a call: 1 if it is done, 0 if Python has to, 2 if Python has to end it."""
     op, team, what = attribute(frame, 0), attribute(frame, 1), attribute(frame, 2)
@@ -120,23 +94,15 @@ def attempt(frame: int) -> int:
     if of.kind == 0:
         unlock(at + BUSY)
         return 0
-    n, call, lists = group.n_pes, as_call(group.call), group.lists
+    n, lists, scatters = group.n_pes, group.lists, 1 if what >= 2 else 0
     given, taken = elements(x) * of.itemsize, elements(out) * of.itemsize
-    scatters = 1 if what >= 2 else 0
     set_places(lists, n, word_at(x + 24), given, scatters)
     set_places(lists + 16 * n, n, word_at(out + 24), taken, 1 if of.fold == 0 else 0)
-    nbytes = word_at(lists + 8 * n)
-    call.kind, call.detail, call.longest = of.kind + nbytes * BYTES, 0, nbytes
-    call.piece = HALF_BYTES // n // 64 * 64 if scatters else HALF_BYTES
-    call.sends, call.same, call.takes = lists, 1 - scatters, lists + 16 * n
-    call.fold, call.fold_launch, call.fold_words = of.fold, of.launch, of.words
-    call.itemsize, call.cached = of.itemsize, group.cached
-    call.at = call.number = call.differs = 0
-    if not advance(group.call, 0) or call.differs != 0:
-        return 2
-    group.made += 1
-    unlock(at + BUSY)
-    return 1
+    piece = HALF_BYTES // n // 64 * 64 if scatters else HALF_BYTES
+    return make(
+        at, of.kind, word_at(lists + 8 * n), piece, 1 - scatters, of.fold, of.launch, of.words,
+        of.itemsize,
+    )  # fmt: skip
 
 
 def handle(frame: int) -> int:
