@@ -18,7 +18,7 @@ import platformdirs
 
 from gpushmem.doctor.stacks import STACKS
 
-__all__ = ["environment"]
+__all__ = ["environment", "without_repository"]
 
 ROOT = platformdirs.user_cache_path("gpushmem-tests") / "stacks"
 # What pip is asked for besides the stack itself, at the version that the doctor names.
@@ -63,6 +63,14 @@ def environment(name):
             _make(folder, name, wanted, [*map(_packages_of, below), PACKAGES])
             (folder / "made").touch()
     return str(folder / "bin" / "python")
+
+
+def without_repository():
+    """The variables for a program that may not find this repository's folder `kernels`.
+
+    transformers takes it for a package of that name.
+    """
+    return {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
 
 
 def _packages_of(python):

@@ -1,13 +1,12 @@
 """SGLang's groups and Dynamo's protocol, of the real packages; neither's engine runs here."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integrations.environments import environment
+from tests.integrations.environments import environment, without_repository
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(600)]
 
@@ -27,11 +26,10 @@ print(protocol.decode_request_kv_transfer_params(answer))
 
 
 def run(*command, **more):
-    """The output, without this repository in PYTHONPATH: its `kernels` would be taken for one."""
-    environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    """The output."""
     done = subprocess.run(
-        command, env=environ | more, capture_output=True, text=True, timeout=400, check=False,
-        cwd=PROGRAMS,
+        command, env=without_repository() | more, capture_output=True, text=True, timeout=400,
+        check=False, cwd=PROGRAMS,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integrations.environments import environment
+from tests.integrations.environments import environment, without_repository
 from tests.integrations.programs.vllm_tokens import PROMPTS
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(900)]
@@ -46,14 +46,10 @@ def models(python, tmp_path_factory):
 
 
 def environ(ranks=1, **more):
-    """Each rank on a core of its own, of which there may be fewer than ranks.
-
-    Without this repository in PYTHONPATH: transformers takes its folder `kernels` for a package.
-    """
+    """Each rank on a core of its own, of which there may be fewer than ranks."""
     cores = os.cpu_count()
-    there = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     return {
-        **there, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        **without_repository(), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": os.environ["GPUSHMEM_CACHE_DIR"],
         "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(rank % cores) for rank in range(ranks)), **more,
     }  # fmt: skip

@@ -134,10 +134,8 @@ class Transfers:
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
         self._is_prefill = is_prefill
         self._prefill, self._decode = int(extra.get("prefill", 1)), int(extra.get("decode", 1))
-        self._instance, self._requests = (
-            int(extra.get("instance", 0)),
-            int(extra.get("requests", 16)),
-        )
+        self._instance = int(extra.get("instance", 0))
+        self._requests = int(extra.get("requests", 16))
         self._timeout = float(extra.get("timeout", 120))
         self._address = extra.get("address")
         cache, model = vllm_config.cache_config, vllm_config.model_config
@@ -198,8 +196,8 @@ class Transfers:
         page = rows[0].shape[1]
         if any(row.shape != rows[0].shape for row in rows):
             raise ArgumentError("GpushmemConnector: pages of all layers must have the same size")
-        self._meet(len(rows) * self._pages * page + SLACK)
         tp, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
+        self._meet(tp, rank, len(rows) * self._pages * page + SLACK)
         self._senders = [k * tp + rank for k in range(self._prefill)]
         first = self._prefill * tp
         self._kv = KVTransfer(
@@ -246,13 +244,12 @@ class Transfers:
             over |= sent | received
             time.sleep(0.001)
 
-    def _meet(self, heap: int) -> None:
+    def _meet(self, tp: int, rank: int, heap: int) -> None:
         if shmem.is_initialized():
             raise ArgumentError(
                 "GpushmemConnector: this worker's collectives are gpushmem's already, and end with "
                 "an engine that dies: unset VLLM_PLUGINS, vLLM finds the connector without it"
             )
-        tp, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
         kind = 0 if self._is_prefill else self._prefill
         me, size = (kind + self._instance) * tp + rank, (self._prefill + self._decode) * tp
         host, _, port = str(self._address).rpartition(":")
